@@ -1,0 +1,44 @@
+# Every command makes the environment it needs, in .venv, and needs no activation.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+NOTEBOOK := notebooks/01_qkv_by_hand.ipynb
+DESKTOP := $(shell [ "$$(uname)" = Darwin ] || [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] && echo yes)
+WORKERS ?= 2
+
+.PHONY: lab test test-all notebooks clean
+
+lab: $(VENV)/.learner
+	$(RUN) -m jupyter lab --ServerApp.ip=127.0.0.1 \
+	    --LabApp.default_url=/lab/tree/$(NOTEBOOK) \
+	    $(if $(DESKTOP),,--no-browser) \
+	    $(if $(filter 0,$(shell id -u)),--allow-root)
+
+test: $(VENV)/.tests
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m pytest -n $(WORKERS) --dist loadgroup -m "not long" $(NBVAL)
+
+test-all: $(VENV)/.tests
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m pytest -n $(WORKERS) --dist loadgroup $(NBVAL)
+
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120
+
+notebooks: $(VENV)/.tests
+	$(RUN) tools/notebooks.py
+
+clean:
+	rm -rf $(VENV) dist build
+
+$(VENV)/.learner: requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --requirement requirements.txt
+	$(RUN) -m jupyter labextension disable --level=sys_prefix \
+	    "@jupyterlab/apputils-extension:announcements"
+	touch $@
+
+$(VENV)/.tests: $(VENV)/.learner tests/requirements.txt
+	$(RUN) -m pip install --quiet --requirement tests/requirements.txt
+	touch $@

@@ -1,0 +1,41 @@
+"""How attention is computed, step by step, and what is wrong with yours.
+
+The companion module to six notebooks. `attention`, `positions` and `lectures` are the
+mechanism; everything else is loaded when it is first asked for, so that importing the
+course costs no more than importing torch.
+"""
+
+from importlib import import_module
+
+from .attention import (
+    CausalHead,
+    LoopedMultiHeadAttention,
+    MultiHeadAttention,
+    attention,
+    causal_mask,
+)
+from .positions import LearnedPositions, rotary, sinusoidal
+
+# public name -> the module that holds it, imported at first use
+_LAZY = {}
+
+__all__ = [
+    "CausalHead",
+    "LearnedPositions",
+    "LoopedMultiHeadAttention",
+    "MultiHeadAttention",
+    "attention",
+    "causal_mask",
+    "rotary",
+    "sinusoidal",
+]
+
+
+def __getattr__(name):
+    if name in _LAZY:
+        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*__all__, *_LAZY])

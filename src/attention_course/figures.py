@@ -1,0 +1,141 @@
+"""Pictures: state in, `Picture` out. Pure functions, no pyplot, no global setting touched.
+
+Every picture is white, names its axes, writes its numbers into the cells where they fit,
+hatches what a mask hides, and carries a description in words.
+"""
+
+import base64
+import io
+
+import torch
+from matplotlib.figure import Figure
+
+WEIGHTS = "Blues"  # for numbers from 0 up
+SIGNED = "RdBu_r"  # for numbers on both sides of 0
+HIDDEN = "#f2f2f2"  # a cell that a mask hides: this grey, hatched, without a number
+DPI = 110
+MOST_NUMBERED = 12  # more columns than this, and the numbers would not be legible
+
+
+class Picture:
+    """A matplotlib Figure that a notebook shows as PNG, with its description in words.
+
+    `.figure` is the matplotlib Figure, `.description` one sentence or two for a reader who
+    cannot see it. The text/plain form is the description too.
+    """
+
+    def __init__(self, figure, description):
+        self.figure, self.description = figure, description
+
+    def png(self):
+        """Return the picture as PNG bytes."""
+        buffer = io.BytesIO()
+        self.figure.savefig(buffer, format="png", dpi=DPI, facecolor="white")
+        return buffer.getvalue()
+
+    def __repr__(self):
+        return self.description
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        png = base64.b64encode(self.png()).decode()
+        return (
+            {"image/png": png, "text/plain": self.description},
+            {"image/png": {"alt": self.description}},
+        )
+
+
+def heat_map(values, rows, columns, title, hidden=None, decimals=2, limits=None, axes=None):
+    """Draw a table of numbers as coloured cells, rows attending down, columns attended across.
+
+    values: (rows, columns). hidden: Boolean of the same shape, True = hatched and numberless.
+    limits: (lowest, highest) of the colour scale; without it, 0 to the largest, or symmetric
+    where a number is negative. axes: what the rows and the columns are, such as
+    ("token that attends", "token attended to").
+    """
+    values = values.detach()
+    figure = Figure(
+        figsize=(1.6 + 0.62 * len(columns), 1.3 + 0.45 * len(rows)), layout="constrained"
+    )
+    draw_heat_map(figure.subplots(), values, rows, columns, title, hidden, decimals, limits, axes)
+    note = "" if hidden is None else f", {int(hidden.sum())} cells hidden"
+    return Picture(figure, f"Heat map: {title}. {len(rows)} rows, {len(columns)} columns{note}.")
+
+
+def draw_heat_map(
+    ax, values, rows, columns, title, hidden=None, decimals=2, limits=None, axes=None
+):
+    """Draw one heat map on a matplotlib Axes; arguments as for `heat_map`."""
+    shown = values if hidden is None else values.masked_fill(hidden, 0.0)
+    low, high = limits or _limits(shown)
+    image = ax.imshow(shown, cmap=SIGNED if low < 0 else WEIGHTS, vmin=low, vmax=high)
+    ax.set_aspect("auto")
+    ax.set_xticks(range(len(columns)), columns, rotation=0 if _short(columns) else 45)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.tick_params(length=0)
+    ax.set_title(title, fontsize=11)
+    if axes:
+        ax.set_ylabel(axes[0])
+        ax.set_xlabel(axes[1])
+    for i in range(len(rows)):
+        for j in range(len(columns)):
+            if hidden is not None and hidden[i, j]:
+                _hatch(ax, i, j)
+            elif len(columns) <= MOST_NUMBERED:
+                number = values[i, j].item()
+                dark = sum(image.to_rgba(number)[:3]) < 1.5
+                ax.text(
+                    j,
+                    i,
+                    f"{number:.{decimals}f}",
+                    ha="center",
+                    va="center",
+                    fontsize=9,
+                    color="white" if dark else "black",
+                )
+    return image
+
+
+def _hatch(ax, i, j):
+    ax.fill_between(
+        [j - 0.5, j + 0.5], i - 0.5, i + 0.5, facecolor=HIDDEN, edgecolor="#999999", hatch="////"
+    )
+
+
+def _limits(values):
+    low, high = values.min().item(), values.max().item()
+    if low < 0:
+        high = max(-low, high)
+        low = -high
+    else:
+        low = 0.0
+    return low, high or 1.0
+
+
+def _short(names):
+    return max(len(str(name)) for name in names) <= 6
+
+
+def lines(curves, xlabel, ylabel, title, logx=False, logy=False):
+    """Draw curves {name: (xs, ys)} with a marker at each measured point and a legend."""
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    ax = figure.subplots()
+    markers = "osD^v<>"
+    for (name, (xs, ys)), marker in zip(curves.items(), markers, strict=False):
+        ax.plot(_numbers(xs), _numbers(ys), marker=marker, markersize=5, label=name)
+    ax.set_xlabel(xlabel)
+    ax.set_ylabel(ylabel)
+    ax.set_title(title, fontsize=11)
+    if logx:
+        ax.set_xscale("log")
+    if logy:
+        ax.set_yscale("log")
+    ax.grid(alpha=0.3)
+    ax.spines[["top", "right"]].set_visible(False)
+    if len(curves) > 1:
+        ax.legend(frameon=False)
+    names = ", ".join(curves)
+    return Picture(figure, f"Line plot: {title}. {ylabel} over {xlabel}; curves: {names}.")
+
+
+def _numbers(values):
+    return values.tolist() if isinstance(values, torch.Tensor) else list(values)
