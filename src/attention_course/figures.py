@@ -61,6 +61,27 @@ def heat_map(values, rows, columns, title, hidden=None, decimals=2, limits=None,
     return Picture(figure, f"Heat map: {title}. {len(rows)} rows, {len(columns)} columns{note}.")
 
 
+def heat_maps(panels, rows, columns, hidden=None, decimals=2, limits=None, axes=None):
+    """Draw tables of equal size side by side, with one colour scale: {title: values}.
+
+    Other arguments as for `heat_map`; `hidden` and `axes` hold for every panel.
+    """
+    panels = {title: values.detach() for title, values in panels.items()}
+    shown = torch.stack(list(panels.values()))
+    if hidden is not None:
+        shown = shown.masked_fill(hidden, 0.0)
+    limits = limits or _limits(shown)
+    width = 1.2 + 0.6 * len(columns)
+    figure = Figure(figsize=(width * len(panels), 1.3 + 0.45 * len(rows)), layout="constrained")
+    places = figure.subplots(1, len(panels), squeeze=False)[0]
+    for ax, (title, values) in zip(places, panels.items(), strict=True):
+        draw_heat_map(ax, values, rows, columns, title, hidden, decimals, limits, axes)
+    names = "; ".join(panels)
+    note = "" if hidden is None else f", {int(hidden.sum())} cells hidden"
+    size = f"{len(rows)} rows, {len(columns)} columns{note} in each"
+    return Picture(figure, f"{len(panels)} heat maps: {names}. {size}.")
+
+
 def draw_heat_map(
     ax, values, rows, columns, title, hidden=None, decimals=2, limits=None, axes=None
 ):
