@@ -1,8 +1,4 @@
-"""Pictures: state in, `Picture` out. Pure functions, no pyplot, no global setting touched.
-
-Every picture is white, names its axes, writes its numbers into the cells where they fit,
-hatches what a mask hides, and carries a description in words.
-"""
+"""The picture and the plots that notebooks and results draw."""
 
 import base64
 import io

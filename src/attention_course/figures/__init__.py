@@ -1,0 +1,9 @@
+"""Pictures: state in, `Picture` out. Pure functions, no pyplot, no global setting touched.
+
+Every picture is white, names its axes, writes its numbers into the cells where they fit,
+hatches what a mask hides, and carries a description in words.
+"""
+
+from .basic import Picture, draw_heat_map, heat_map, lines
+
+__all__ = ["Picture", "draw_heat_map", "heat_map", "lines"]
