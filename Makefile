@@ -17,12 +17,12 @@ lab: $(VENV)/.learner
 test: $(VENV)/.tests
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m pytest -n $(WORKERS) --dist loadgroup -m "not long" $(NBVAL)
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile -m "not long" $(NBVAL)
 
 test-all: $(VENV)/.tests
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m pytest -n $(WORKERS) --dist loadgroup $(NBVAL)
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile $(NBVAL)
 
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120
 

@@ -1,0 +1,50 @@
+"""How a notebook is stored: the form that GitHub, Colab, nbviewer and nbval all read."""
+
+import books
+import nbformat
+
+KNOWN_TAGS = {"nbval-ignore-output", "progress", "exercise", "optional"}
+
+
+def test_the_six_notebooks_are_there():
+    assert sorted(books.PATHS[0].parent.glob("*.ipynb")) == books.PATHS
+
+
+def test_valid_format_and_fixed_metadata(book):
+    nbformat.validate(book)
+    assert (book.nbformat, book.nbformat_minor) == (4, 5)
+    assert book.metadata == {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+
+
+def test_ids_are_unique(book):
+    ids = [cell.id for cell in book.cells]
+    assert len(set(ids)) == len(ids)
+
+
+def test_counts_run_from_one(book):
+    code = books.code_cells(book)
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    for cell in code:
+        for output in cell.outputs:
+            assert output.get("execution_count", cell.execution_count) == cell.execution_count
+
+
+def test_cells_carry_known_tags_and_nothing_else(book):
+    for cell in book.cells:
+        assert set(cell.metadata) <= {"tags"}
+        assert set(cell.metadata.get("tags", [])) <= KNOWN_TAGS
+
+
+def test_no_widget_no_stderr_no_error_is_stored(book):
+    for cell in books.code_cells(book):
+        for output in cell.outputs:
+            assert output.output_type != "error", cell.source
+            assert output.get("name") != "stderr", cell.source
+            assert not [kind for kind in output.get("data", {}) if "widget" in kind]
+
+
+def test_a_file_stays_below_a_megabyte(path):
+    assert path.stat().st_size < 1_000_000

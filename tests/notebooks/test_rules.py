@@ -1,0 +1,162 @@
+"""How a notebook is written: short cells, names that mean one thing, prose that is covered."""
+
+import re
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+import books
+import nbformat
+import pytest
+from cell_source import Names, decimals, foreign_changes
+
+from attention_course import lectures
+
+LONGEST, USUAL, MEDIAN = 25, 12, 4  # lines of code in a cell
+
+
+def prose(book):
+    return [cell.source for cell in book.cells if cell.cell_type == "markdown"]
+
+
+def lines(cell):
+    return len([line for line in cell.source.splitlines() if line.strip()])
+
+
+def test_one_set_up_cell_in_all():
+    texts = {books.code_cells(books.read(path))[0].source for path in books.PATHS}
+    assert len(texts) == 1
+    assert "attention_course" in texts.pop()
+
+
+def test_header_and_footer(path, book):
+    number = int(path.stem[:2])
+    header, footer = book.cells[0].source, book.cells[-1].source
+    assert header.startswith(f"# {number}. ")
+    assert "After this notebook you can" in header
+    assert re.search(r"[Aa]bout \d+ minutes", header)
+    assert footer.startswith("## What you have seen")
+    if number < len(books.NAMES):
+        assert f"({books.NAMES[number]}.ipynb)" in footer
+
+
+def test_cells_are_short(book):
+    setup, *cells = books.code_cells(book)
+    counts = [lines(cell) for cell in cells]
+    assert max(*counts, lines(setup)) <= LONGEST
+    assert statistics.median(counts) <= MEDIAN
+    assert sum(count <= USUAL for count in counts) >= 0.9 * len(counts)
+
+
+def test_the_core_comes_before_further(book):
+    headings = [h for text in prose(book) for h in re.findall(r"^## (.+)$", text, re.MULTILINE)]
+    further = [heading.startswith("Further") for heading in headings[:-1]]
+    assert any(further)
+    assert further == sorted(further)
+
+
+def test_prose_stands_before_code(book):
+    for before, cell in zip(book.cells[2:], book.cells[3:], strict=False):
+        if cell.cell_type == "code" and before.cell_type == "code":
+            # a cell whose numbers differ from run to run has its compared cell beside it
+            assert not books.is_compared(before), cell.source
+
+
+def test_a_name_is_bound_in_one_cell(book):
+    bound, loops, reads = defaultdict(set), defaultdict(set), defaultdict(set)
+    for index, cell in enumerate(books.code_cells(book)):
+        names = Names(cell.source)
+        for name in names.bound:
+            bound[name].add(index)
+        for name in names.loops - names.bound:
+            loops[name].add(index)
+        for name in names.read - names.bound - names.loops:
+            reads[name].add(index)
+    twice = {name for name in bound if len(bound[name] | loops[name]) > 1}
+    leaked = {name for name in loops if reads[name]}
+    assert not twice
+    assert not leaked
+
+
+def test_no_cell_changes_what_another_made(book):
+    for cell in books.code_cells(book):
+        assert not list(foreign_changes(cell.source)), cell.source
+
+
+def test_no_plot_state_and_no_hidden_outputs(book):
+    for cell in books.code_cells(book):
+        assert "pyplot" not in cell.source
+        assert not re.search(r"^%", cell.source, re.MULTILINE)
+        assert not cell.source.rstrip().endswith(";")
+
+
+def test_pictures_are_described(book):
+    for cell in books.code_cells(book):
+        for output in cell.outputs:
+            if "image/png" in output.get("data", {}):
+                words = output.data["text/plain"]
+                assert len(words.split()) >= 6, words
+                assert "<Figure" not in words
+                assert output.metadata["image/png"]["alt"] == words
+
+
+def test_decimals_in_prose_stand_in_an_output_or_in_the_lectures(book):
+    shown = [text for cell in books.code_cells(book) for text in books.texts(cell)]
+    known = decimals("\n".join(shown)) | decimals(Path(lectures.__file__).read_text())
+    for text in prose(book):
+        assert decimals(text) <= known, text
+
+
+def test_links_lead_somewhere(path, book):
+    for text in prose(book):
+        for target in re.findall(r"\]\(([^)]+)\)", text):
+            if not target.startswith(("https://", "#")):
+                assert (path.parent / target.split("#")[0]).exists(), target
+
+
+# --- the rules' own tools, each tried on a text that breaks its rule --------------------------
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "scores.masked_fill_(hidden, 0)",
+        "weights[0] = 1",
+        "head.W_query.weight.data.zero_()",
+        "model.eval()",
+        "loss.backward()",
+        "torch.set_num_threads(1)",
+        "head.dropout = 0.5",
+        "del table[0]",
+    ],
+)
+def test_foreign_changes_are_seen(source):
+    assert list(foreign_changes(source))
+
+
+def test_own_changes_are_allowed():
+    assert not list(foreign_changes("x = torch.zeros(3)\nx[0] = 1\nx.add_(1)\nm = f().eval()"))
+
+
+def test_names_are_seen():
+    names = Names(
+        "import torch\nfrom a import b as c\nx, (y, *z) = 1, (2, 3)\nfor i in x:\n    w = i\n"
+        "def f(p):\n    q = p + r\n    return q\n[k for k in z]\nwith g() as h:\n    pass\n_u = 1"
+    )
+    assert names.bound == {"torch", "c", "x", "y", "z", "w", "f", "h"}
+    assert names.loops == {"i"}
+    assert {"r", "z", "g", "x"} <= names.read
+    assert not {"k", "p", "q"} & names.read
+
+
+def test_decimals_are_seen():
+    text = "0.51 and −1.5. At 12:28, in 3.11.7 or [a](b/0.7) or 2. Then 0.25."
+    assert decimals(text) == {"0.51", "1.5", "0.25"}
+
+
+@pytest.mark.parametrize("second", ["x = 2", "for x in y: pass", "def x(): pass", "import x"])
+def test_a_second_binding_is_seen(second):
+    book = nbformat.v4.new_notebook()
+    book.cells = [nbformat.v4.new_code_cell(text) for text in ("x = 1", second)]
+    with pytest.raises(AssertionError):
+        test_a_name_is_bound_in_one_cell(book)
