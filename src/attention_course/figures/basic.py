@@ -144,14 +144,49 @@ def lines(curves, xlabel, ylabel, title, logx=False, logy=False):
     ax.set_title(title, fontsize=11)
     if logx:
         ax.set_xscale("log")
+        _tick_each(ax, _numbers(xs))
     if logy:
         ax.set_yscale("log")
+        ax.yaxis.set_major_formatter("{x:g}")
     ax.grid(alpha=0.3)
     ax.spines[["top", "right"]].set_visible(False)
     if len(curves) > 1:
         ax.legend(frameon=False)
     names = ", ".join(curves)
     return Picture(figure, f"Line plot: {title}. {ylabel} over {xlabel}; curves: {names}.")
+
+
+def bars(panels, names, ylabel, title, columns=3, decimals=2):
+    """Draw small bar charts {heading: values} side by side, all on one scale from 0 up.
+
+    names: the name under each bar, the same in every panel. columns: panels in one row. The
+    number stands above each bar.
+    """
+    rows = -(-len(panels) // columns)
+    size = (columns * (0.9 + 0.42 * len(names)), 0.8 + 1.9 * rows)
+    figure = Figure(figsize=size, layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.1)
+    axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    axes = iter(axes.flat)
+    for (heading, values), ax in zip(panels.items(), axes, strict=False):
+        drawn = ax.bar(list(names), _numbers(values), color="#4c78a8")
+        ax.bar_label(drawn, fmt=f"{{:.{decimals}f}}", fontsize=8, padding=2)
+        ax.set_title(heading, fontsize=10)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.margins(y=0.15)
+    for ax in list(axes):  # places that no panel takes
+        ax.remove()
+    figure.suptitle(title, fontsize=11)
+    figure.supylabel(ylabel, fontsize=10)
+    headings = "; ".join(panels)
+    return Picture(figure, f"Bar charts on one scale: {title}. {ylabel} for each of: {headings}.")
+
+
+def _tick_each(ax, xs):
+    """Put a plain number under each measured point of a logarithmic axis, if they are few."""
+    if len(xs) <= 8:
+        ax.set_xticks(xs, [f"{x:g}" for x in xs])
+        ax.minorticks_off()
 
 
 def _numbers(values):
