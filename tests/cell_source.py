@@ -3,7 +3,7 @@
 import ast
 import re
 
-SWITCHES = {"eval", "train", "load_state_dict", "append", "update"}
+CHANGES = {"eval", "train", "load_state_dict", "append", "update", "backward"}
 
 
 def decimals(text):
@@ -62,10 +62,9 @@ def foreign_changes(source):
                 yield ast.unparse(node)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             method, owner = node.func.attr, _root(node.func.value)
-            in_place = re.search(r"[^_]_$", method) or method in SWITCHES
-            if in_place and owner is not None and owner not in own:
-                yield ast.unparse(node)
-            if method == "backward" or (owner == "torch" and method.startswith("set_")):
+            changes = re.search(r"[^_]_$", method) or method in CHANGES
+            globally = owner == "torch" and method.startswith("set_")
+            if globally or (changes and owner is not None and owner not in own):
                 yield ast.unparse(node)
 
 

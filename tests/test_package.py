@@ -35,9 +35,10 @@ def test_every_public_name_is_there():
 
 @pytest.mark.parametrize("module", FLOORS)
 def test_imports_run_one_way(module):
-    tree = ast.parse((PACKAGE / f"{module}.py").read_text())
+    path = PACKAGE / module
     imported = set()
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.level:
-            imported |= {node.module} if node.module else {alias.name for alias in node.names}
+    for file in path.glob("*.py") if path.is_dir() else [path.with_suffix(".py")]:
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and node.level == (2 if path.is_dir() else 1):
+                imported |= {node.module} if node.module else {a.name for a in node.names}
     assert imported <= FLOORS[module]
