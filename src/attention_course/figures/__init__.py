@@ -4,6 +4,6 @@ Every picture is white, names its axes, writes its numbers into the cells where 
 hatches what a mask hides, and carries a description in words.
 """
 
-from .basic import Picture, draw_heat_map, heat_map, heat_maps, lines
+from .basic import Picture, bars, draw_heat_map, heat_map, heat_maps, lines
 
-__all__ = ["Picture", "draw_heat_map", "heat_map", "heat_maps", "lines"]
+__all__ = ["Picture", "bars", "draw_heat_map", "heat_map", "heat_maps", "lines"]
