@@ -17,7 +17,7 @@ from .attention import (
 from .positions import LearnedPositions, rotary, sinusoidal
 
 # public name -> the module that holds it, imported at first use
-_LAZY = {}
+_LAZY = {"compare_times": "timing"}
 
 __all__ = [
     "CausalHead",

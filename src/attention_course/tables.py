@@ -10,6 +10,11 @@ def table(values, rows=None, columns=None, decimals=2):
     values: a tensor of one or two dimensions, or a list of rows. Decimal numbers are
     rounded to `decimals` places; a rounded zero has no minus sign.
     """
+    print(table_text(values, rows, columns, decimals))
+
+
+def table_text(values, rows=None, columns=None, decimals=2):
+    """Return what `table` prints, as text."""
     cells = values.detach().tolist() if isinstance(values, torch.Tensor) else list(values)
     if not isinstance(cells[0], list | tuple):
         cells = [cells]
@@ -17,14 +22,12 @@ def table(values, rows=None, columns=None, decimals=2):
     if rows is not None:
         cells = [[name, *row] for name, row in zip(rows, cells, strict=True)]
         columns = None if columns is None else ["", *columns]
-    print(
-        tabulate(
-            cells,
-            headers=columns or (),
-            tablefmt="simple" if columns else "plain",
-            disable_numparse=True,
-            stralign="right",
-        )
+    return tabulate(
+        cells,
+        headers=columns or (),
+        tablefmt="simple" if columns else "plain",
+        disable_numparse=True,
+        stralign="right",
     )
 
 
