@@ -135,9 +135,9 @@ class Times:
 
     def picture(self):
         """Return a `Picture`: the median of each function as a bar, its quartiles as a line."""
-        from .figures import bars
+        from .figures import time_bars
 
-        return bars(
+        return time_bars(
             {name: self.quartiles(name) for name in self.seconds},
             "seconds per call (bar: median, line: quartiles)",
             "Forward and backward" if self.gradients else "Forward",
@@ -201,10 +201,10 @@ class TimeMap:
         return self.written_out < 1
 
     def __str__(self):
-        columns = [f"{batch} x {tokens}" for batch, tokens in self.sizes]
+        columns = [f"{batch}×{tokens}" for batch, tokens in self.sizes]
         return "\n".join(
             [
-                f"loop / split written out, d_model {self.d_model}; columns: batch x tokens",
+                f"loop / split written out, d_model {self.d_model}; columns: batch × tokens",
                 table_text(self.written_out, self.heads, columns),
                 "loop / split with the fused kernel",
                 table_text(self.fused, self.heads, columns),
@@ -219,8 +219,8 @@ class TimeMap:
         return ratio_maps(
             {"loop / split written out": self.written_out, "loop / split fused": self.fused},
             [str(count) for count in self.heads],
-            [f"{batch} x {tokens}" for batch, tokens in self.sizes],
-            ("heads", f"batch x tokens, d_model {self.d_model}"),
+            [f"{batch}×{tokens}" for batch, tokens in self.sizes],
+            ("heads", f"batch × tokens, d_model {self.d_model}"),
         )
 
     def _repr_mimebundle_(self, include=None, exclude=None):

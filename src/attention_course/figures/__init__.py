@@ -5,5 +5,15 @@ hatches what a mask hides, and carries a description in words.
 """
 
 from .basic import Picture, bars, draw_heat_map, heat_map, heat_maps, lines
+from .times import ratio_maps, time_bars
 
-__all__ = ["Picture", "bars", "draw_heat_map", "heat_map", "heat_maps", "lines"]
+__all__ = [
+    "Picture",
+    "bars",
+    "draw_heat_map",
+    "heat_map",
+    "heat_maps",
+    "lines",
+    "ratio_maps",
+    "time_bars",
+]

@@ -1,0 +1,324 @@
+"""Comparisons that refuse to compare unequal things. No test looks at the clock."""
+
+import sys
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from attention_course import MultiHeadAttention, attention, causal_mask, compare_times, timing
+from attention_course.timing import (
+    TimeMap,
+    Times,
+    duration,
+    loop_and_split,
+    map_times,
+    peak_memory,
+    price_per_head,
+)
+
+BATCH, TOKENS, HEADS, HEAD_DIM = 2, 5, 3, 4
+D_MODEL = HEADS * HEAD_DIM
+
+
+@pytest.fixture
+def x():
+    return torch.randn(BATCH, TOKENS, D_MODEL, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def ways():
+    torch.manual_seed(2)
+    return loop_and_split(D_MODEL, HEADS)
+
+
+def compare(functions, *inputs, **keywords):
+    return compare_times(functions, *inputs, seconds=0, **keywords)
+
+
+def test_loop_split_and_torch_can_be_compared(ways, x):
+    theirs, hidden = ways["split fused"].to_torch(), causal_mask(TOKENS)
+    ways["torch"] = lambda x: theirs(x, x, x, attn_mask=hidden)
+    times = compare(ways, x)
+    assert list(times.seconds) == [*loop_and_split(D_MODEL, HEADS), "torch"]
+    assert {len(taken) for taken in times.seconds.values()} == {timing.FEWEST_ROUNDS}
+    assert min(min(taken) for taken in times.seconds.values()) > 0
+
+
+def test_forward_and_backward(ways, x):
+    times = compare(ways, x, gradients=True)
+    assert times.gradients
+    assert x.grad is None
+    assert not x.requires_grad
+    assert all(p.grad is None for p in ways["loop"].parameters())
+    assert "forward and backward" in str(times)
+
+
+def test_gradients_are_recorded_only_when_asked_for(x):
+    layer, seen = nn.Linear(D_MODEL, 1), set()
+
+    def watched(x):
+        seen.add(torch.is_grad_enabled())
+        return layer(x)
+
+    compare({"layer": layer, "watched": watched}, x)
+    assert seen == {False}
+    compare({"layer": layer, "watched": watched}, x, gradients=True)
+    assert seen == {False, True}
+
+
+def test_functions_take_turns_and_each_goes_first(monkeypatch, x):
+    order = []
+
+    class FakeTimer:
+        def __init__(self, statement, globals, num_threads):
+            assert num_threads == torch.get_num_threads()
+            self.function = globals["function"]
+
+        def timeit(self, calls):
+            order.append(self.function(x).item())
+            self.median = 1.0
+            return self
+
+    monkeypatch.setattr(timing, "Timer", FakeTimer)
+    functions = {name: lambda x, n=n: torch.tensor(n) for n, name in enumerate("abc")}
+    timing._interleave(functions, [x], seconds=0)
+    rounds = order[-3 * timing.FEWEST_ROUNDS :]
+    assert rounds[:9] == [0, 1, 2, 1, 2, 0, 2, 0, 1]
+
+
+# --- what may not be compared ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("functions", [{}, {"one": torch.relu}, [torch.relu, torch.relu]])
+def test_one_function_is_no_comparison(functions, x):
+    with pytest.raises(ValueError, match="two functions or more"):
+        compare(functions, x)
+
+
+def test_a_name_without_a_function(x):
+    with pytest.raises(ValueError, match="'loop' must be a function, but is a Tensor"):
+        compare({"split": torch.relu, "loop": x}, x)
+
+
+def test_different_results(x):
+    with pytest.raises(ValueError, match="results of 'leaky' and 'relu' differ by up to"):
+        compare({"relu": torch.relu, "leaky": nn.functional.leaky_relu}, x)
+
+
+def test_a_difference_is_judged_by_the_tolerance(x):
+    nearly = {"one": torch.relu, "other": lambda x: torch.relu(x) * 1.001}
+    with pytest.raises(ValueError, match="differ"):
+        compare(nearly, x)
+    assert compare(nearly, x, tolerance=0.01).tolerance == 0.01
+
+
+def test_not_a_number_equals_nothing(x):
+    with pytest.raises(ValueError, match="differ by up to nan"):
+        compare({"relu": torch.relu, "none": lambda x: torch.relu(x) / 0 * 0}, x)
+
+
+def test_different_shapes(x):
+    with pytest.raises(ValueError, match=r"different shapes, \(2, 5\) and \(2, 5, 12\)"):
+        compare({"relu": torch.relu, "sum": lambda x: torch.relu(x).sum(-1)}, x)
+
+
+def test_equal_results_with_different_gradients(x):
+    def detached(x):
+        return torch.relu(x.detach()) + 0 * x
+
+    compare({"relu": torch.relu, "detached": detached}, x)
+    with pytest.raises(ValueError, match="gradients by 'detached' and 'relu' differ"):
+        compare({"relu": torch.relu, "detached": detached}, x, gradients=True)
+
+
+def test_a_function_that_raises(x):
+    with pytest.raises(ValueError, match="'wide' raised ValueError: The input must be"):
+        compare({"relu": torch.relu, "wide": MultiHeadAttention(10, 2)}, x)
+
+
+def test_a_function_that_returns_no_tensor(x):
+    with pytest.raises(ValueError, match="'shape' must return a tensor"):
+        compare({"relu": torch.relu, "shape": lambda x: x.dim()}, x)
+
+
+def test_a_function_that_changes_its_input(x):
+    with pytest.raises(ValueError, match="'in place' changed its input"):
+        compare({"in place": torch.relu_, "relu": torch.relu}, x)
+
+
+def test_dropout_in_training_mode(x):
+    split = MultiHeadAttention(D_MODEL, HEADS, dropout=0.5)
+    with pytest.raises(ValueError, match=r"training mode draws its dropout anew: \.eval\(\)"):
+        compare({"one": split, "two": split}, x)
+    compare({"one": split.eval(), "two": split}, x)
+
+
+def lambda_of(module):
+    return lambda x: module(x, x, x, attn_mask=causal_mask(TOKENS))
+
+
+@pytest.mark.parametrize("call", [lambda_of, lambda m: partial(lambda_of(m)), lambda m: m.call])
+def test_zero_biases_are_found_though_the_results_are_equal(call, x):
+    split = MultiHeadAttention(D_MODEL, HEADS)
+    biased = nn.MultiheadAttention(D_MODEL, HEADS, batch_first=True)
+    state = split.to_torch().state_dict()
+    biased.load_state_dict(state, strict=False)
+    type(biased).call = lambda self, x: lambda_of(self)(x)
+    try:
+        with pytest.raises(ValueError, match="ours 576, biased 624"):
+            compare({"ours": split, "biased": call(biased)}, x)
+    finally:
+        del type(biased).call
+
+
+def test_no_gradients_for_unknown_parameters(ways, x):
+    by_hand = {
+        "loop": ways["loop"],
+        "by hand": partial(_attend, ways["split fused"].state_dict()),
+    }
+    compare(by_hand, x)
+    with pytest.raises(ValueError, match="No parameters are known of by hand"):
+        compare(by_hand, x, gradients=True)
+
+
+def _attend(weights, x):
+    names = ("W_query", "W_key", "W_value")
+    heads = [
+        (x @ weights[f"{name}.weight"].mT).view(*x.shape[:2], HEADS, -1).transpose(1, 2)
+        for name in names
+    ]
+    context, _ = attention(*heads, causal_mask(TOKENS))
+    return context.transpose(1, 2).flatten(-2) @ weights["W_out.weight"].mT
+
+
+# --- the numbers ----------------------------------------------------------------------------
+
+TIMES = Times(
+    {"loop": [2.0, 9.0, 4.0, 6.0, 8.0], "split": [1.0, 3.0, 4.0, 2.0, 2.0]}, "a machine", 1e-5
+)
+
+
+def test_ratio_is_taken_pair_by_pair():
+    assert TIMES.ratios("loop", "split") == [2, 3, 1, 3, 4]
+    assert TIMES.ratio("loop", "split") == 3  # the ratio of the medians also is 3
+    assert TIMES.ratio("split", "loop") == pytest.approx(1 / 3)
+    late = Times({"a": [1.0, 8.0, 9.0], "b": [4.0, 2.0, 6.0]}, "", 0)
+    assert late.ratio("a", "b") == 1.5  # the ratio of the medians would be 2
+
+
+def test_median_and_quartiles():
+    assert TIMES.median("loop") == 6
+    assert TIMES.quartiles("loop") == [4, 6, 8]
+    assert TIMES.rows()[1]["quartiles"] == [2, 3]
+    with pytest.raises(ValueError, match=r"'fused' was not timed\. Timed: loop, split"):
+        TIMES.median("fused")
+
+
+def test_table_names_everything(capsys):
+    TIMES.table()
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0].split() == ["median", "quartiles", "/", "loop", "quartiles"]
+    assert printed.splitlines()[3].split() == "split 2 s 2 s to 3 s 0.333 0.333 to 0.5".split()
+    assert "5 rounds" in printed
+    assert "a machine" in printed
+
+
+def test_times_draw_themselves():
+    data, metadata = TIMES._repr_mimebundle_()
+    assert set(data) == {"image/png", "text/plain"}
+    assert "Medians: loop 6 s, split 2 s." in metadata["image/png"]["alt"]
+
+
+def test_machine_names_threads_and_versions(x):
+    line = timing.machine([x])
+    assert f"{torch.get_num_threads()} threads; torch {torch.__version__}; Python 3." in line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1.234, "1.23 s"), (0.05, "50 ms"), (5.55e-5, "55.5 µs"), (2e-9, "2 ns"), (0.0, "0 ns")],
+)
+def test_duration(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_price_per_head_of_a_line_is_exact():
+    heads = [2, 20, 200, 4000]
+    line = price_per_head(heads, [0.001 + 55e-6 * count for count in heads])
+    assert line.start == pytest.approx(0.001)
+    assert line.price == pytest.approx(55e-6)
+    assert line(400) == pytest.approx(0.023)
+
+
+def test_each_point_counts_by_its_relative_error():
+    heads = [2, 20, 200, 4000]
+    seconds = [0.0002, 0.002, 0.02, 0.8]  # the last is twice as slow as the line
+    assert price_per_head(heads, seconds)(20) == pytest.approx(0.002, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("heads", "seconds", "message"),
+    [
+        ([2], [1.0], "two different numbers of heads"),
+        ([2, 2], [1.0, 1.0], "two different numbers of heads"),
+        ([2, 3], [1.0], "there are 1 times"),
+        ([2, 3], [1.0, 0.0], "must be above 0"),
+    ],
+)
+def test_no_line_without_two_points(heads, seconds, message):
+    with pytest.raises(ValueError, match=message):
+        price_per_head(heads, seconds)
+
+
+def test_map_has_a_cell_for_each_size(monkeypatch):
+    sizes = iter(range(100))
+
+    def fake(functions, x, seconds):
+        split = functions["split fused"]
+        assert split.d_model == D_MODEL
+        assert x.shape[-1] == D_MODEL
+        loop = float(split.num_heads * x.shape[1])
+        next(sizes)
+        return Times(
+            {"loop": [loop], "split written out": [20.0], "split fused": [2.0]}, "machine", 0
+        )
+
+    monkeypatch.setattr(timing, "compare_times", fake)
+    found = map_times([1, 2, 3], [(4, 7), (2, 16)], D_MODEL)
+    assert next(sizes) == 6
+    assert found.written_out.tolist() == pytest.approx(
+        torch.tensor([[0.35, 0.8], [0.7, 1.6], [1.05, 2.4]])
+    )
+    assert found.loop_wins().tolist() == [[True, True], [True, False], [False, False]]
+    assert found.fused[2, 1] == 24
+    assert "4×7" in str(found)
+
+
+def test_map_draws_itself_and_counts_where_the_loop_won():
+    ratios = torch.tensor([[0.5, 1.5, 2.0], [1.1, 0.9, 3.0]])
+    found = TimeMap([2, 4], [(1, 3), (1, 5), (1, 6)], 8, ratios, ratios + 1, "machine")
+    data, metadata = found._repr_mimebundle_()
+    assert set(data) == {"image/png", "text/plain"}
+    alt = metadata["image/png"]["alt"]
+    assert "below 1 and framed: loop / split written out 2, loop / split fused 0" in alt
+
+
+def test_times_and_memory_of_a_real_size():
+    found = map_times([1, 2], [(1, 4)], 6, seconds=0)
+    assert (found.written_out > 0).all()
+    assert (found.fused > 0).all()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not tell the peak")
+def test_written_out_keeps_the_weights_and_fused_does_not():
+    sizes = (1, 1024, 32, 8)
+    weights = 8 * 1024 * 1024 * 4  # bytes of (batch, heads, tokens, tokens) in float32
+    assert peak_memory(*sizes, need_weights=True) > weights
+    assert peak_memory(*sizes, need_weights=False) < weights / 2
+
+
+def test_memory_of_an_impossible_size():
+    with pytest.raises(ValueError, match="cannot be shared equally"):
+        peak_memory(1, 4, 6, 4, need_weights=True)
