@@ -1,8 +1,4 @@
-"""Watch every tensor through any module, in the words of its own code.
-
-`Capture` sees each torch operation as it happens; `trace_shapes` reads a table of shapes
-from it. Nothing of torch is patched and the module is left as it was.
-"""
+"""See each torch operation as it happens. Nothing of torch or of the module is changed."""
 
 import linecache
 import os
@@ -10,7 +6,9 @@ import re
 import sys
 import threading
 import types
+from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +16,18 @@ from torch.nn.modules import module as torch_modules
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# --- Capture --------------------------------------------------------------------------------
+
+class Visit(NamedTuple):
+    """One run of a module.
+
+    path: where the module stands, "" for the outermost. run: 1 for its first run, 2 for its
+    second, … others: the further paths of a module that stands in several places; which of
+    them was meant, torch does not tell.
+    """
+
+    path: str
+    run: int
+    others: tuple = ()
 
 
 @dataclass(slots=True)
@@ -31,14 +40,16 @@ class Call:
     `Capture` keeps of it; inputs: those kept tensors alone, in order.
     output: what was kept of the result (a tuple for several); None where the call raised.
     relation: "new", "view", "in place" or "same object", decided by storage, not by name.
-    path: the module's path, such as "layers.0.W_query", "" for the module that was called.
+    visits: the modules that were running, the outermost first; path: the path of the last,
+    such as "layers.0.W_query", "" for the module that was called.
+    where: (file, line number) of the learner's code; line: its text.
     error: the exception where the call raised.
     inner: the operations inside, for the composites that torch shows as one call.
     """
 
     name: str
     function: object
-    path: str
+    visits: tuple
     where: tuple
     args: tuple = ()
     kwargs: dict = field(default_factory=dict)
@@ -47,6 +58,10 @@ class Call:
     relation: str = ""
     error: Exception | None = None
     inner: list = field(default_factory=list)
+
+    @property
+    def path(self):
+        return self.visits[-1].path if self.visits else ""
 
     @property
     def line(self):
@@ -63,26 +78,31 @@ class _Recorder:
     """Runs an operation and lists it in `calls`, with what `keep` keeps of its tensors."""
 
     def _record(self, call, args, kwargs, run):
-        tensors = []
+        keep, before = self.keep, []
 
         def see(tensor):
-            tensors.append(tensor)
-            call.inputs.append(self.keep(tensor))
-            return call.inputs[-1]
+            before.append((tensor, _version(tensor)))
+            kept = keep(tensor)
+            call.inputs.append(kept)
+            return kept
 
         call.args, call.kwargs = _map(args, see), _map(kwargs, see)
-        before = [(tensor, _version(tensor), _storage(tensor)) for tensor in tensors]
         try:
             output = run()
         except Exception as error:
             call.error = error
             self.calls.append(call)
             raise
-        result = args[0] if call.name == "assign" else output  # x[...] = v gives None
-        if outputs := _tensors(result):
-            call.output = _map(result, self.keep)
-            relations = [_relation(tensor, before, call) for tensor in outputs]
-            call.relation = ", ".join(dict.fromkeys(relations))
+        relations = {}
+
+        def see_result(tensor):
+            relations[_relation(tensor, before, call)] = None
+            return keep(tensor)
+
+        # x[...] = v gives None
+        call.output = _map(args[0] if call.name == "assign" else output, see_result)
+        if relations:  # else it gave no tensor
+            call.relation = ", ".join(relations)
             self.calls.append(call)
         return output
 
@@ -98,7 +118,6 @@ class Capture(_Recorder, TorchFunctionMode):
     keep: what to keep of each tensor, a function of the tensor; `copy` (its values) unless it
     is given. It is called with the inputs *before* the operation runs.
     calls: a list of `Call`. An operation that raises is in the list, with its error.
-    stack: the paths of the modules that are running, the outermost first.
 
     Calls that give no tensor (sizes, numbers, numpy arrays) are not listed, nor is the
     backward pass. Values, gradients and the random state are what they would be without it;
@@ -108,8 +127,9 @@ class Capture(_Recorder, TorchFunctionMode):
 
     def __init__(self, module=None, keep=copy):
         super().__init__()
-        self.keep, self.calls, self.stack = keep, [], []
+        self.keep, self.calls = keep, []
         self._paths = _module_paths(module)
+        self._running, self._runs = (), Counter()
         self._hooks = ()
 
     def __enter__(self):
@@ -118,11 +138,12 @@ class Capture(_Recorder, TorchFunctionMode):
 
         def enter(module, inputs):
             if threading.get_ident() == thread:
-                self.stack.append(self._path(module))
+                self._runs[module] += 1
+                self._running += (self._visit(module),)
 
         def leave(module, inputs, output):
             if threading.get_ident() == thread:
-                self.stack.pop()
+                self._running = self._running[:-1]
 
         self._hooks = (
             torch_modules.register_module_forward_pre_hook(enter),
@@ -140,8 +161,7 @@ class Capture(_Recorder, TorchFunctionMode):
         name = plain_name(function)
         if name is None:
             return function(*args, **kwargs)
-        path = self.stack[-1] if self.stack else ""
-        call = Call(name, function, path, _where(sys._getframe(1)))
+        call = Call(name, function, self._running, _where(sys._getframe(1)))
         return self._record(call, args, kwargs, lambda: self._run(call, args, kwargs))
 
     def _run(self, call, args, kwargs):
@@ -159,15 +179,15 @@ class Capture(_Recorder, TorchFunctionMode):
         with inside:
             return function(*args, **kwargs)
 
-    def _path(self, module):
-        """The module's path; where a module has several, those that fit the one around it."""
-        parent = self.stack[-1] if self.stack else ""
-        paths = self._paths.get(module)
-        if paths is None:
+    def _visit(self, module):
+        run = self._runs[module]
+        around = self._running[-1].path if self._running else ""
+        if module not in self._paths:
             name = type(module).__name__
-            return f"{parent}.{name}" if parent else name
-        fitting = [path for path in paths if path.rpartition(".")[0] == parent]
-        return " = ".join(fitting or paths)
+            return Visit(f"{around}.{name}" if around else name, run)
+        paths = self._paths[module]
+        fitting = [path for path in paths if path.rpartition(".")[0] == around] or paths
+        return Visit(fitting[0], run, tuple(fitting[1:]))
 
 
 class _Inside(Capture):
@@ -175,7 +195,7 @@ class _Inside(Capture):
 
     def __init__(self, keep, call):
         TorchFunctionMode.__init__(self)
-        self.keep, self.calls, self.stack = keep, call.inner, [call.path]
+        self.keep, self.calls, self._running = keep, call.inner, call.visits
 
     __enter__ = TorchFunctionMode.__enter__
     __exit__ = TorchFunctionMode.__exit__
@@ -193,7 +213,7 @@ class _Kernels(_Recorder, TorchDispatchMode):
         name = function.overloadpacket.__name__
         if name == "detach":
             return function(*args, **kwargs)
-        call = Call(name, function, self.outer.path, self.outer.where)
+        call = Call(name, function, self.outer.visits, self.outer.where)
         return self._record(call, args, kwargs, lambda: function(*args, **kwargs))
 
 
@@ -232,15 +252,16 @@ def _map(value, keep):
     """Return the same nest of lists, tuples and dicts with each tensor t replaced by keep(t)."""
     if isinstance(value, torch.Tensor):
         return keep(value)
-    if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+    if isinstance(value, tuple | list) and value and not isinstance(value, torch.Size):
         items = [_map(item, keep) for item in value]
         return items if isinstance(value, list) else tuple(items)
-    if isinstance(value, dict):
+    if isinstance(value, dict) and value:
         return {key: _map(item, keep) for key, item in value.items()}
     return value
 
 
-def _tensors(value):
+def tensors_in(value):
+    """Return the tensors in a nest of lists, tuples and dicts."""
     found = []
     _map(value, found.append)
     return found
@@ -248,7 +269,10 @@ def _tensors(value):
 
 def _version(tensor):
     """How often the tensor's values were written to; None for an inference tensor."""
-    return None if tensor.is_inference() else tensor._version
+    try:
+        return tensor._version
+    except RuntimeError:
+        return None
 
 
 def _storage(tensor):
@@ -260,14 +284,15 @@ def _storage(tensor):
 
 
 def _relation(output, before, call):
-    """Compare a result with the inputs, each given with its version and storage beforehand."""
-    for tensor, version, _ in before:
+    """Compare a result with the inputs, each given with its version beforehand."""
+    storage = _storage(output)
+    relation = "new"
+    for tensor, version in before:
         if output is tensor:
             return "in place" if _written(tensor, version, call) else "same object"
-    storage = _storage(output)
-    if storage is not None and any(storage == other for _, _, other in before):
-        return "view"
-    return "new"
+        if storage is not None and storage == _storage(tensor):
+            relation = "view"
+    return relation
 
 
 def _written(tensor, version, call):
@@ -278,6 +303,7 @@ def _written(tensor, version, call):
     return tensor._version != version
 
 
+_HERE = os.path.dirname(__file__) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HAND_OVER = torch.overrides.__file__
 
@@ -285,7 +311,7 @@ _HAND_OVER = torch.overrides.__file__
 def _where(frame):
     """(file, line number) of the nearest code that is not torch's own, or torch's nearest."""
     nearest = None
-    while frame is not None and (file := frame.f_code.co_filename) != __file__:
+    while frame and not (file := frame.f_code.co_filename).startswith(_HERE):
         if not file.startswith(_TORCH):
             return file, frame.f_lineno
         if file == _HAND_OVER:  # called by a torch function that passes itself on: skip both

@@ -1,0 +1,232 @@
+"""A trace as plain text and as an HTML table that folds per module.
+
+Both are the same on every machine: no address, no path of a file, no random id.
+"""
+
+from html import escape
+from itertools import groupby
+
+from tabulate import tabulate
+
+OPEN_AT_MOST = 40  # rows: a longer trace shows its modules closed, but for the largest
+
+# --- Plain text -----------------------------------------------------------------------------
+
+
+def text(trace, opened=False, lines=False):
+    """Return the trace as text; opened: with inner rows, lines: with source lines."""
+    rows = _all(trace.rows) if opened else trace.rows
+    columns = {
+        "#": [row.number for row in rows],
+        "operation": [row.operation + row.arguments for row in rows],
+        "input": [inputs(row) for row in rows],
+        "output": [outputs(trace, row) for row in rows],
+        "axes": [axes(trace, row) for row in rows],
+        "result": [row.result for row in rows],
+        "module": [where(row) for row in rows],
+        "code": [code(row) for row in rows] if lines else [],
+    }
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
+    table = tabulate(columns, headers="keys", disable_numparse=True).splitlines()
+    told = [line.rstrip() for line in table[:2]]
+    for row, line in zip(rows, table[2:], strict=True):
+        told.append(line.rstrip())
+        told += [f"{' ' * len(table[1].split()[0])}  {remark}" for remark in remarks(row)]
+    return "\n".join([heading(trace), *trace.notes, *told])
+
+
+def heading(trace):
+    """Return one line: what ran, how many operations, and whether it broke."""
+    count = f"{len(trace.rows)} operation{'' if len(trace.rows) == 1 else 's'}"
+    if trace.error is None:
+        return f"{trace.title}: {count}"
+    if trace.rows and trace.rows[-1].error:
+        return f"{trace.title}: {count}, broke at row {trace.rows[-1].number}"
+    message = str(trace.error).strip().partition("\n")[0]
+    return f"{trace.title}: {count}, then {type(trace.error).__name__}: {message}"
+
+
+def remarks(row):
+    """Return what is to be said under a row: its note, torch's message and what would fit."""
+    said = [row.note] if row.note else []
+    if row.inner:
+        said.append(f"{len(row.inner)} operation{'' if len(row.inner) == 1 else 's'} inside")
+    if row.error:
+        said.append(f"broke: {row.error}")
+    return said + ([f"what fits: {row.fits}"] if row.fits else [])
+
+
+def inputs(row):
+    """Return the shapes that went in; a parameter with its name, repeated ones counted."""
+    told = []
+    for shape, same in groupby(row.inputs):
+        name = shape.parameter.rpartition(".")[2]
+        told.append(_counted(f"{name} {shape.sizes}".lstrip(), len(list(same))))
+    return ", ".join(told) or ("" if row.error else "none")
+
+
+def outputs(trace, row):
+    """Return the shapes that came out, with the type where it is not the trace's own."""
+    if row.error:
+        return "broke"
+    told = []
+    for shape, same in groupby(row.outputs):
+        kind = "" if shape.dtype == trace.dtype else f" {str(shape.dtype).removeprefix('torch.')}"
+        told.append(_counted(f"{shape.sizes}{kind}", len(list(same))))
+    return ", ".join(told)
+
+
+def axes(trace, row):
+    """Return the names of the axes of what came out; "" where no names were given."""
+    if not trace.names:
+        return ""
+    named = [", ".join(trace.axes(shape.sizes)) for shape in row.outputs]
+    return "; ".join(dict.fromkeys(name for name in named if name))
+
+
+def where(row):
+    """Return the module of a row, with its other paths and the run if it is not the first."""
+    return _label(row.visits[-1]) if row.visits else ""
+
+
+def code(row):
+    """Return the source line without the comment behind it."""
+    return row.line.partition("  #")[0]
+
+
+def _label(visit):
+    also = "" if not visit.others else f" = {visit.others[0]}"
+    if len(visit.others) > 1:
+        also = f" and {len(visit.others)} more names"
+    return f"{visit.path}{also}" + (f" (run {visit.run})" if visit.run > 1 else "")
+
+
+def _counted(told, count):
+    return told if count == 1 else f"{count} × {told}"
+
+
+def _all(rows):
+    return [one for row in rows for one in (row, *_all(row.inner))]
+
+
+# --- HTML -----------------------------------------------------------------------------------
+
+COLUMNS = {"#": 4, "operation": 21, "input": 17, "output": 24, "result": 8, "code": 26}
+
+STYLE = """
+.shape-trace{container-type:inline-size;max-width:1200px;font-size:13px;line-height:1.45}
+.shape-trace p{margin:2px 0 6px}
+.shape-trace table{table-layout:fixed;width:100%;border-collapse:collapse;margin:0;
+font-size:inherit;border:0}
+.shape-trace :is(th,td){text-align:left;vertical-align:top;padding:3px 8px 3px 0;border:0;
+white-space:normal;overflow-wrap:anywhere;background:none}
+.shape-trace tr{border:0;border-top:1px solid rgba(128,128,128,.28);background:none}
+.shape-trace th{font-weight:600;opacity:.75}
+.shape-trace td:first-child{opacity:.6;padding-left:6px}
+.shape-trace code{font-size:12px;background:none;color:inherit;padding:0}
+.shape-trace small{display:block;font-size:12px;opacity:.75}
+.shape-trace details{margin:0;border-left:3px solid rgba(128,128,128,.35)}
+.shape-trace summary{cursor:pointer;padding:4px 6px;border-top:1px solid rgba(128,128,128,.28);
+background:rgba(128,128,128,.10)}
+.shape-trace .result span{border:1px solid currentColor;border-radius:3px;padding:0 5px;
+white-space:nowrap;font-size:12px}
+.shape-trace .view span{border-style:dashed;opacity:.8}
+.shape-trace .broke{background:rgba(220,50,50,.14)}
+.shape-trace .broke td:first-child{box-shadow:inset 4px 0 rgb(200,40,40);opacity:1}
+.shape-trace td.said{padding:0 8px 6px 4%;opacity:1}
+.shape-trace tr:has(td.said){border-top:0}
+@container (max-width:680px){
+.shape-trace thead{display:none}
+.shape-trace :is(table,tbody){display:block}
+.shape-trace tr{display:grid;grid-template-columns:2.6em 1fr auto;padding:3px 0}
+.shape-trace td{padding:1px 6px 1px 0}
+.shape-trace .input,.shape-trace .output,.shape-trace .code{grid-column:2 / 4}
+.shape-trace .result{grid-column:3;grid-row:1}
+.shape-trace .output::before{content:"→ "}
+.shape-trace td.said{grid-column:1 / 4;padding-left:2.6em}
+.shape-trace .said .said{padding-left:0}}
+""".replace("\n", "")
+
+
+def html(trace):
+    """Return the trace as an HTML table, its modules folded."""
+    total = len(trace.rows)
+    says = "".join(f"<p>{escape(note)}</p>" for note in trace.notes)
+    return (
+        f'<div class="shape-trace"><style>{STYLE}</style>'
+        f"<p><b>{escape(heading(trace))}</b></p>{says}"
+        f"{_table([], head=True)}{_groups(trace, trace.rows, 0, total)}</div>"
+    )
+
+
+def _groups(trace, rows, depth, total):
+    """Tables of rows, and a fold for each module in which more than one row stands."""
+    parts, plain = [], []
+    for visit, group in groupby(rows, key=lambda row: _visit(row, depth)):
+        group = list(group)
+        if visit is None or len(group) == 1:
+            plain += group
+            continue
+        parts.append(_table([_html_row(trace, row) for row in plain]))
+        plain = []
+        inner = _groups(trace, group, depth + 1, total)
+        if visit.path == "":  # the whole module needs no fold
+            parts.append(inner)
+            continue
+        opened = total <= OPEN_AT_MOST or 2 * len(group) > total or group[-1].error
+        shape = escape(outputs(trace, group[-1]))
+        parts.append(
+            f"<details{' open' if opened else ''}><summary><b>{escape(_label(visit))}</b> · "
+            f"{len(group)} operations · {shape}</summary>{inner}</details>"
+        )
+    parts.append(_table([_html_row(trace, row) for row in plain]))
+    return "".join(parts)
+
+
+def _visit(row, depth):
+    return row.visits[depth] if depth < len(row.visits) else None
+
+
+def _table(rows, head=False):
+    if not rows and not head:
+        return ""
+    widths = "".join(f'<col width="{width}%">' for width in COLUMNS.values())
+    titles = "".join(f"<th>{title}</th>" for title in COLUMNS) if head else ""
+    top = f"<thead><tr>{titles}</tr></thead>" if head else ""
+    return (
+        f'<table width="100%"><colgroup>{widths}</colgroup>{top}<tbody>{"".join(rows)}'
+        f"</tbody></table>"
+    )
+
+
+def _html_row(trace, row):
+    named = axes(trace, row)
+    module = where(row)
+    cells = {
+        "number": row.number,
+        "operation": f"<b>{escape(row.operation)}</b><code>{escape(row.arguments)}</code>",
+        "input": escape(inputs(row)),
+        "output": escape(outputs(trace, row))
+        + (f"<small>{escape(named)}</small>" if named else ""),
+        f"result {row.result.replace(' ', '-')}": f"<span>{row.result}</span>" * bool(row.result),
+        "code": (f"<b>{escape(module)}</b> " if module else "")
+        + f"<small><code>{escape(code(row))}</code></small>",
+    }
+    broke = ' class="broke"' if row.error else ""
+    told = "".join(f'<td class="{name}">{cell}</td>' for name, cell in cells.items())
+    return f"<tr{broke}>{told}</tr>{_said(trace, row, broke)}"
+
+
+def _said(trace, row, broke):
+    """Under a row: its remarks, and the operations inside it, folded."""
+    said = [escape(remark) for remark in remarks(row)]
+    if row.inner:
+        inside = said.pop(1 if row.note else 0)
+        table = _table([_html_row(trace, part) for part in row.inner])
+        opened = " open" if any(part.error for part in row.inner) else ""
+        said.append(f"<details{opened}><summary>{inside}</summary>{table}</details>")
+    if not said:
+        return ""
+    body = "".join(one if one.startswith("<details") else f"<div>{one}</div>" for one in said)
+    span = len(COLUMNS)
+    return f'<tr{broke}><td class="said" colspan="{span}">{body}</td></tr>'

@@ -1,0 +1,339 @@
+"""`trace_shapes`: the operations of one run as rows of shapes, with names for the axes."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from . import show, stages
+from .capture import Capture, tensors_in
+from .fits import what_would_fit
+
+MOST_ARGUMENTS = 48  # characters of an operation's arguments; longer ones are cut
+UNTOLD = ("_stacklevel", "device", "layout", "memory_format", "generator", "out")
+
+
+class Shape(NamedTuple):
+    """One tensor: its sizes, its type, and its name if the module owns it."""
+
+    sizes: tuple
+    dtype: torch.dtype
+    parameter: str = ""
+
+
+class _Kept(NamedTuple):
+    """What the capture keeps of a tensor."""
+
+    shape: Shape
+    key: int  # the tensor's identity, while it lives
+    learns: bool
+
+
+@dataclass(slots=True)
+class Row:
+    """One operation of a trace.
+
+    number: 1, 2, … in the order of the run; inside an opened row "5.1", "5.2", …
+    operation: the name; arguments: what was given beside tensors, as text, "(1, 2)".
+    inputs, outputs: lists of `Shape`. sources: for each input the number of the row that it
+    came from, "input" for what the run was given, "" for a parameter or what was not seen.
+    result: "new" (memory of its own), "view" (the input's
+    memory), "in place" or "same object". visits: the modules that were running; module: the
+    path of the innermost. line: the source line. note: what else is to be said.
+    error: torch's message where the operation failed, "" otherwise; fits: what would fit.
+    inner: the rows inside a call that torch shows as one.
+    """
+
+    number: str
+    operation: str
+    arguments: str
+    inputs: list
+    sources: list
+    outputs: list
+    result: str
+    visits: tuple
+    line: str
+    note: str = ""
+    error: str = ""
+    fits: str = ""
+    inner: list = field(default_factory=list)
+
+    @property
+    def module(self):
+        return self.visits[-1].path if self.visits else ""
+
+
+class ShapeTrace:
+    """The shapes of one run: `.rows` as data, `.text()`, a table in a notebook, `.picture()`.
+
+    rows: a list of `Row`. output: what the module returned, None where it raised.
+    error: the exception that ended the run, or None. notes: sentences that head the trace.
+    names: {axis name: size}, as given.
+    """
+
+    def __init__(self, title, rows, names, output, error, notes):
+        self.title, self.rows, self.names = title, rows, dict(names or {})
+        self.output, self.error, self.notes = output, error, notes
+
+    def axes(self, sizes):
+        """Return the names of the axes: (2, 5, 12) -> "batch, tokens, d_model".
+
+        A size that has no name stays a number; one that has several reads "batch or num_heads".
+        """
+        return [
+            " or ".join(name for name, known in self.names.items() if known == size) or str(size)
+            for size in sizes
+        ]
+
+    @property
+    def dtype(self):
+        """The type of the first decimal tensor in the run, which the rows do not repeat."""
+        shapes = [shape for row in self.rows for shape in (*row.inputs, *row.outputs)]
+        decimal = [shape.dtype for shape in shapes if shape.dtype.is_floating_point]
+        return decimal[0] if decimal else torch.get_default_dtype()
+
+    def data(self, opened=False):
+        """Return the rows as plain dictionaries, for a data frame; opened: inner rows too."""
+        return [
+            {
+                "number": row.number,
+                "operation": row.operation,
+                "arguments": row.arguments,
+                "inputs": [shape.sizes for shape in row.inputs],
+                "outputs": [shape.sizes for shape in row.outputs],
+                "axes": [tuple(self.axes(shape.sizes)) for shape in row.outputs],
+                "result": row.result,
+                "module": row.module,
+                "line": row.line,
+                "note": row.note,
+                "error": row.error,
+            }
+            for row in (unfolded(self.rows) if opened else self.rows)
+        ]
+
+    def text(self, opened=False, lines=False):
+        """Return the trace as plain text. opened: with inner rows; lines: with source lines."""
+        return show.text(self, opened, lines)
+
+    def picture(self, module=None):
+        """Draw the stages as blocks; module: only those inside this module path."""
+        return stages.picture(self, module)
+
+    def __repr__(self):
+        return self.text()
+
+    def _repr_html_(self):
+        return show.html(self)
+
+
+def trace_shapes(module_or_function, /, *inputs, names=None, **keywords):
+    """Run a module or function once and return a `ShapeTrace` of every operation in it.
+
+    inputs and keywords go to the module, except names: {"batch": 2, "tokens": 5, …}, which
+    writes (batch, tokens, …) beside (2, 5, …). Names go by size, so give sizes that all differ.
+
+    The module is not changed and gives the output, the gradients and the random draws that it
+    gives unwatched (`.output` holds what it returned); where torch would have taken its fused
+    path, the notes say so. A run that raises does not raise here: its trace ends with the row
+    that broke, and `.error` holds the exception. Calls that give no tensor (sizes, numbers,
+    numpy arrays), operations inside compiled code and the backward pass are not seen.
+
+    Raises ValueError for what cannot be run, compiled or scripted modules, and names that are
+    not a dictionary of whole numbers.
+    """
+    module = module_or_function if isinstance(module_or_function, nn.Module) else None
+    _check_target(module_or_function)
+    _check_names(names)
+    capture = Capture(module, keep=_shapes_of(module))
+    gradients = torch.is_grad_enabled()
+    output = error = None
+    try:
+        with capture:
+            output = module_or_function(*inputs, **keywords)
+    except Exception as raised:
+        error = raised
+    made = dict.fromkeys(map(id, tensors_in((inputs, keywords))), "input")
+    rows = _rows(capture.calls, made)
+    title = _title(module_or_function)
+    notes = _notes(capture.calls, gradients, names)
+    return ShapeTrace(title, rows, names, output, error, notes)
+
+
+def unfolded(rows):
+    """Return the rows with each row's inner rows after it."""
+    return [one for row in rows for one in (row, *unfolded(row.inner))]
+
+
+def _shapes_of(module):
+    """Return what to keep of a tensor: its `Shape`, with the name of a parameter or buffer."""
+    owned = {}
+    if module is not None:
+        for members in (module.named_parameters(), module.named_buffers()):
+            owned.update((id(tensor), name) for name, tensor in members)
+
+    def keep(tensor):
+        key = id(tensor)
+        shape = Shape(tuple(tensor.shape), tensor.dtype, owned.get(key, ""))
+        return _Kept(shape, key, tensor.requires_grad)
+
+    return keep
+
+
+def _rows(calls, made, outer=""):
+    """Turn calls into rows; made: which row a tensor comes from, filled on the way."""
+    return [_row(call, f"{outer}{number}", made) for number, call in enumerate(calls, start=1)]
+
+
+def _row(call, number, made):
+    sources = [made.get(kept.key, "") for kept in call.inputs]
+    inner = _rows(call.inner, made, f"{number}.")
+    outputs = _kept(call.output)
+    made.update((kept.key, number) for kept in outputs)
+    row = Row(
+        number,
+        call.name,
+        _arguments(call),
+        [kept.shape for kept in call.inputs],
+        sources,
+        [kept.shape for kept in outputs],
+        call.relation,
+        call.visits,
+        call.line,
+        inner=inner,
+    )
+    if call.name == "scaled_dot_product_attention" and inner:
+        row.note = _scores_note(inner)
+    if call.error is not None:
+        row.error = str(call.error).strip().partition("\n")[0]
+        broken = any(part.error for part in inner)
+        row.fits = "" if broken else what_would_fit(row, call)
+    return row
+
+
+def _kept(value):
+    """Return what was kept in a value: one tensor, a nest of them, or none."""
+    if isinstance(value, _Kept):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [kept for part in value for kept in _kept(part)] if _is_nest(value) else []
+
+
+def _is_nest(value):
+    return isinstance(value, tuple | list) and not isinstance(value, torch.Size)
+
+
+def _arguments(call):
+    """Write down what an operation was given beside tensors: (1, 2), (dim=-1), [:, 0]."""
+    if call.name == "multi_head_attention_forward":
+        return ""  # thirty of them, each an attribute of its module
+    if call.name in ("index", "assign"):
+        where = call.args[1]
+        where = where if type(where) is tuple else (where,)  # a kept tensor is a tuple, too
+        return _cut("[" + ", ".join(map(_index, where)) + "]")
+    values = [_plain(value) for value in call.args if value is not None and not _kept(value)]
+    values += [
+        f"{key}={_plain(value)}"
+        for key, value in call.kwargs.items()
+        if not (key in UNTOLD or value is None or value is False or _kept(value))
+    ]
+    return _cut("(" + ", ".join(values) + ")") if values else ""
+
+
+def _index(value):
+    if isinstance(value, slice):
+        ends = ["" if end is None else _index(end) for end in (value.start, value.stop)]
+        step = [] if value.step is None else [_index(value.step)]
+        return ":".join(ends + step)
+    if value is Ellipsis:
+        return "..."
+    return str(value.shape.sizes) if isinstance(value, _Kept) else _plain(value)
+
+
+def _plain(value):
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, torch.Size | tuple):
+        return str(tuple(value))
+    if callable(value):  # as repr has an address
+        return getattr(value, "__name__", type(value).__name__)
+    if isinstance(value, torch.dtype | torch.device):
+        return str(value).removeprefix("torch.")
+    return repr(value)
+
+
+def _cut(text):
+    return text if len(text) <= MOST_ARGUMENTS else text[: MOST_ARGUMENTS - 2] + "…" + text[-1]
+
+
+def _scores_note(inner):
+    """Say whether the scores of a scaled_dot_product_attention call ever stood in memory."""
+    if any("softmax" in row.operation for row in inner):
+        return "opened: torch wrote the scores out"
+    return "one fused kernel: no (tokens, tokens) matrix exists"
+
+
+def _title(target):
+    if isinstance(target, nn.Module):
+        return type(target).__name__
+    name = getattr(target, "__name__", type(target).__name__)
+    return "function" if name == "<lambda>" else name
+
+
+def _notes(calls, gradients, names):
+    notes = []
+    if any(_could_be_fused(call, gradients) for call in calls):
+        notes.append(
+            "Unwatched, torch may run this attention as one fused call (evaluation mode, no "
+            "gradients). Watched, it takes the written-out path: equal up to rounding."
+        )
+    sizes = {}
+    for name, size in (names or {}).items():
+        sizes.setdefault(size, []).append(name)
+    for size, same in sizes.items():
+        if len(same) > 1:
+            notes.append(f"{' and '.join(same)} are both {size}: the trace cannot tell which.")
+    return notes
+
+
+def _could_be_fused(call, gradients):
+    """Whether nn.MultiheadAttention might have skipped this call, had nobody watched."""
+    if call.name != "multi_head_attention_forward" or call.kwargs.get("training", True):
+        return False
+    learns = gradients and any(kept.learns for kept in call.inputs)
+    return torch.backends.mha.get_fastpath_enabled() and not learns
+
+
+def _check_target(target):
+    if not callable(target):
+        raise ValueError(
+            f"The first argument must be a module or a function to run, but is a "
+            f"{type(target).__name__}. With a module: trace_shapes(module, x)."
+        )
+    parts = target.modules() if isinstance(target, nn.Module) else [target]
+    for part in parts:
+        if isinstance(part, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+            raise ValueError(
+                "Operations inside a scripted or jit-traced module cannot be seen. Trace the "
+                "plain module that it was made from."
+            )
+        if hasattr(part, "_orig_mod") or hasattr(part, "_torchdynamo_orig_callable"):
+            raise ValueError(
+                "Operations inside a compiled module or function cannot be seen. Trace the "
+                "plain one that was given to torch.compile."
+            )
+
+
+def _check_names(names):
+    if names is None:
+        return
+    whole = isinstance(names, dict) and all(
+        isinstance(name, str) and isinstance(size, int) and not isinstance(size, bool)
+        for name, size in names.items()
+    )
+    if not whole:
+        raise ValueError(
+            f"names must map each axis name to its size, such as "
+            f'{{"batch": 2, "tokens": 5}}, but is {names!r}.'
+        )
