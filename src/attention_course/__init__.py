@@ -17,7 +17,11 @@ from .attention import (
 from .positions import LearnedPositions, rotary, sinusoidal
 
 # public name -> the module that holds it, imported at first use
-_LAZY = {"compare_times": "timing"}
+_LAZY = {
+    "compare_times": "timing",
+    "ShapeTrace": "tracing",
+    "trace_shapes": "tracing",
+}
 
 __all__ = [
     "CausalHead",
