@@ -23,6 +23,7 @@ def execute(book, folder):
         resources={"metadata": {"path": str(folder)}},
         store_widget_state=False,
         record_timing=False,
+        coalesce_streams=True,  # how prints fall into messages differs from run to run
     ).execute()
 
 
