@@ -18,8 +18,14 @@ from .positions import LearnedPositions, rotary, sinusoidal
 
 # public name -> the module that holds it, imported at first use
 _LAZY = {
-    "compare_times": "timing",
     "ShapeTrace": "tracing",
+    "compare_times": "timing",
+    "explore_heads": "explorers",
+    "explore_mask": "explorers",
+    "explore_query": "explorers",
+    "explore_shapes": "explorers",
+    "explore_split": "explorers",
+    "explore_word_order": "explorers",
     "trace_shapes": "tracing",
 }
 

@@ -20,13 +20,13 @@ class Picture:
     cannot see it. The text/plain form is the description too.
     """
 
-    def __init__(self, figure, description):
-        self.figure, self.description = figure, description
+    def __init__(self, figure, description, dpi=DPI):
+        self.figure, self.description, self.dpi = figure, description, dpi
 
     def png(self):
         """Return the picture as PNG bytes."""
         buffer = io.BytesIO()
-        self.figure.savefig(buffer, format="png", dpi=DPI, facecolor="white")
+        self.figure.savefig(buffer, format="png", dpi=self.dpi, facecolor="white")
         return buffer.getvalue()
 
     def __repr__(self):

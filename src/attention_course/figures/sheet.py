@@ -1,0 +1,124 @@
+"""A drawing surface measured in CSS pixels, for pictures that are drawn anew at each change.
+
+All of a picture stands on one Axes without layout engine: each further Axes costs 7 ms, and a
+constrained layout draws everything twice.
+"""
+
+from functools import lru_cache
+
+from matplotlib import colormaps, font_manager, ft2font
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from .basic import HIDDEN, SIGNED, WEIGHTS, Picture, _limits
+
+WIDTH = 500  # narrow enough that a phone's 400 pixels still show legible numbers
+DPI = 144  # drawn at one and a half times the size, for sharp letters
+MOST_NUMBERS = 400  # more numbers than this take too long to draw
+
+INK, FAINT, LINE = "#1a1a1a", "#5a5a5a", "#b5b5b5"
+BLUE, ORANGE = "#2a6fb0", "#c2540a"
+TINTS = ("#dbe7f3", "#f6ead2")  # neighbouring heads
+
+
+class Sheet:
+    """A white sheet, `width` by `height` CSS pixels; (0, 0) is its top left corner."""
+
+    def __init__(self, height, width=WIDTH):
+        self.width, self.height = width, height
+        self.figure = Figure(figsize=(width / 96, height / 96), dpi=DPI)
+        self.ax = self.figure.add_axes((0, 0, 1, 1), autoscale_on=False)
+        self.ax.axis("off")
+        self.ax.set(xlim=(0, width), ylim=(height, 0))
+
+    def picture(self, description):
+        """Return what was drawn as a `Picture`."""
+        return Picture(self.figure, description, dpi=DPI)
+
+    def text(self, x, y, text, size=12, ha="left", va="center", color=INK, **style):
+        """Write text, `size` pixels high, as it stands: no mathematical markup."""
+        style = {"parse_math": False, **style}
+        self.ax.text(x, y, text, fontsize=size * 0.75, ha=ha, va=va, color=color, **style)
+
+    def title(self, x, y, text):
+        """Write the bold line above a part of the picture."""
+        self.text(x, y, text, size=12.5, weight="bold")
+
+    def box(self, x, y, width, height, face="none", edge="none", line=1.0, **style):
+        """Draw a rectangle; (x, y) is its top left corner."""
+        self.ax.add_patch(
+            Rectangle((x, y), width, height, facecolor=face, edgecolor=edge, lw=line, **style)
+        )
+
+    def line(self, xs, ys, color=LINE, **style):
+        """Draw a line through the points."""
+        self.ax.plot(xs, ys, color=color, **{"lw": 1, "clip_on": False, **style})
+
+    def matrix(
+        self, x, y, values, cell, rows=(), columns=(), hidden=None, limits=None, decimals=2, size=11
+    ):
+        """Draw a table of numbers as coloured cells, `cell` (width, height) pixels each.
+
+        values: (rows, columns). rows, columns: the names beside and above. hidden: True =
+        hatched and numberless. decimals=None leaves the numbers out.
+        """
+        (high, wide), (step_x, step_y) = values.shape, cell
+        shown = values if hidden is None else values.masked_fill(hidden, 0.0)
+        low, top = limits or _limits(shown)
+        colours = colormaps[SIGNED if low < 0 else WEIGHTS]((shown - low).numpy() / (top - low))
+        extent = (x, x + wide * step_x, y + high * step_y, y)
+        self.ax.imshow(colours, extent=extent, aspect="auto", interpolation="nearest")
+        for i in range(high if decimals is not None or hidden is not None else 0):
+            for j in range(wide):
+                left, upper = x + j * step_x, y + i * step_y
+                if hidden is not None and hidden[i, j]:
+                    self.box(left, upper, step_x, step_y, HIDDEN, "#999999", 0.4, hatch="////")
+                elif decimals is not None:
+                    ink = "white" if colours[i, j, :3].sum() < 1.5 else INK
+                    number = short_number(shown[i, j].item(), decimals, step_x / size)
+                    centre = (left + step_x / 2, upper + step_y / 2)
+                    self.text(*centre, number, size, "center", color=ink)
+        self.box(x, y, wide * step_x, high * step_y, edge=LINE, line=0.8)
+        self.row_names(x - 5, y, step_y, rows)
+        self.column_names(x, y - 4, step_x, columns)
+
+    def row_names(self, x, y, step, names):
+        """Write names that end at x, one every `step` pixels below y."""
+        for i, name in enumerate(names):
+            self.text(x, y + (i + 0.5) * step, name, min(12, step), "right")
+
+    def column_names(self, x, y, step, names):
+        """Write names above y, one every `step` pixels; turned where they would touch."""
+        style = {"rotation": 90} if turned(names, step) else {}
+        for j, name in enumerate(names):
+            self.text(x + (j + 0.5) * step, y, name, 11.5, "center", "bottom", **style)
+
+    def bar(self, x, y, length, height, color=BLUE):
+        """Draw a bar from x to the right, or to the left where its length is negative."""
+        self.box(min(x, x + length), y, max(abs(length), 0.8), height, face=color)
+
+
+def turned(names, step):
+    """Return whether names above columns `step` pixels wide must stand upright."""
+    return any(len(name) * 7 > step for name in names)
+
+
+def short_number(number, decimals, room=3.0):
+    """Return a rounded number; without its leading 0 where the cell is narrow; never "-0.00"."""
+    text = f"{number:.{decimals}f}"
+    if float(text) == 0:
+        text = text.lstrip("-")
+    return text.replace("0.", ".", 1) if room < 2.6 and abs(number) < 1 else text
+
+
+def drawable(word, place, longest):
+    """Return a word as the picture can write it: cut short, or "word 3" without its letters."""
+    if not all(ord(letter) in _letters() for letter in word):
+        return f"word {place}"
+    return word if len(word) <= longest else word[: longest - 1] + "…"
+
+
+@lru_cache
+def _letters():
+    path = font_manager.findfont(font_manager.FontProperties())
+    return frozenset(ft2font.FT2Font(path).get_charmap())
