@@ -4,7 +4,7 @@ Every picture is white, names its axes, writes its numbers into the cells where 
 hatches what a mask hides, and carries a description in words.
 """
 
-from .basic import Picture, bars, draw_heat_map, heat_map, heat_maps, lines
+from .basic import Picture, bars, draw_heat_map, heat_map, heat_maps, lines, spread
 from .times import ratio_maps, time_bars
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "heat_maps",
     "lines",
     "ratio_maps",
+    "spread",
     "time_bars",
 ]

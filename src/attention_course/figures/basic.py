@@ -182,6 +182,32 @@ def bars(panels, names, ylabel, title, columns=3, decimals=2):
     return Picture(figure, f"Bar charts on one scale: {title}. {ylabel} for each of: {headings}.")
 
 
+def spread(series, xlabel, title, lowest=1e-18):
+    """Draw every value as a dot on a logarithmic axis, one line for each group.
+
+    series: {series: {group: values}} with the same groups in each, such as one series for each
+    precision. Values below `lowest`, zeros among them, stand at `lowest`.
+    """
+    groups = list(next(iter(series.values())))
+    figure = Figure(figsize=(7.2, 1.2 + 0.45 * len(groups)), layout="constrained")
+    ax = figure.subplots()
+    for i, (name, values) in enumerate(series.items()):
+        shift = 0.3 * (i - (len(series) - 1) / 2)
+        xs = [max(value, lowest) for group in groups for value in values[group]]
+        ys = [row + shift for row, group in enumerate(groups) for _ in values[group]]
+        ax.plot(xs, ys, "oD^s"[i % 4], markersize=4, alpha=0.3, label=name)
+    ax.set_xscale("log")
+    ax.set_yticks(range(len(groups)), groups)
+    ax.invert_yaxis()
+    ax.set_xlabel(xlabel)
+    ax.set_title(title, fontsize=11)
+    ax.grid(axis="x", alpha=0.3)
+    ax.spines[["top", "right"]].set_visible(False)
+    figure.legend(frameon=False, loc="outside right upper")
+    text = f"Dots on a logarithmic axis: {title}. {xlabel}, for each of: {'; '.join(groups)}"
+    return Picture(figure, f"{text}. Drawn for {' and '.join(series)}.")
+
+
 def _tick_each(ax, xs):
     """Put a plain number under each measured point of a logarithmic axis, if they are few."""
     if len(xs) <= 8:
