@@ -5,8 +5,10 @@ RUN := $(VENV)/bin/python
 NOTEBOOK := notebooks/01_qkv_by_hand.ipynb
 DESKTOP := $(shell [ "$$(uname)" = Darwin ] || [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] && echo yes)
 WORKERS ?= 2
+PYTEST := $(RUN) -m pytest --dist loadfile
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120
 
-.PHONY: lab test test-all notebooks clean
+.PHONY: lab test test-long test-all notebooks colab publish clean
 
 lab: $(VENV)/.learner
 	$(RUN) -m jupyter lab --ServerApp.ip=127.0.0.1 \
@@ -17,17 +19,21 @@ lab: $(VENV)/.learner
 test: $(VENV)/.tests
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m pytest -n $(WORKERS) --dist loadfile -m "not long" $(NBVAL)
+	$(PYTEST) -n $(WORKERS) -m "not long" $(NBVAL) tests notebooks
 
-test-all: $(VENV)/.tests
-	$(RUN) -m ruff check .
-	$(RUN) -m ruff format --check .
-	$(RUN) -m pytest -n $(WORKERS) --dist loadfile $(NBVAL)
+test-long: $(VENV)/.tests
+	$(PYTEST) -n $(WORKERS) -m long tests
 
-NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120
+test-all: test test-long
 
 notebooks: $(VENV)/.tests
 	$(RUN) tools/notebooks.py
+
+colab: $(VENV)/.learner
+	$(RUN) tools/colab.py
+
+publish: $(VENV)/.learner
+	$(RUN) tools/publish.py "$(REPOSITORY)" "$(or $(BRANCH),main)"
 
 clean:
 	rm -rf $(VENV) dist build
