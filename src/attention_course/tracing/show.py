@@ -8,7 +8,9 @@ from itertools import groupby
 
 from tabulate import tabulate
 
-OPEN_AT_MOST = 40  # rows: a longer trace shows its modules closed, but for the largest
+OPEN_AT_MOST = (
+    40  # rows: a longer trace shows its modules closed, but for the largest or the one that broke
+)
 
 # --- Plain text -----------------------------------------------------------------------------
 
@@ -111,7 +113,7 @@ def _all(rows):
 
 # --- HTML -----------------------------------------------------------------------------------
 
-COLUMNS = {"#": 4, "operation": 21, "input": 17, "output": 24, "result": 8, "code": 26}
+COLUMNS = {"#": 4, "operation": 21, "input": 17, "output": 22, "result": 11, "code": 25}
 
 STYLE = """
 .shape-trace{container-type:inline-size;max-width:1200px;font-size:13px;line-height:1.45}
@@ -173,10 +175,13 @@ def _groups(trace, rows, depth, total):
         if visit.path == "":  # the whole module needs no fold
             parts.append(inner)
             continue
-        opened = total <= OPEN_AT_MOST or 2 * len(group) > total or group[-1].error
+        if trace.error is None:
+            open_ = total <= OPEN_AT_MOST or 2 * len(group) > total
+        else:
+            open_ = total <= OPEN_AT_MOST or group[-1] is trace.rows[-1]
         shape = escape(outputs(trace, group[-1]))
         parts.append(
-            f"<details{' open' if opened else ''}><summary><b>{escape(_label(visit))}</b> · "
+            f"<details{' open' if open_ else ''}><summary><b>{escape(_label(visit))}</b> · "
             f"{len(group)} operations · {shape}</summary>{inner}</details>"
         )
     parts.append(_table([_html_row(trace, row) for row in plain]))

@@ -293,7 +293,8 @@ def _notes(calls, gradients, names):
         sizes.setdefault(size, []).append(name)
     for size, same in sizes.items():
         if len(same) > 1:
-            notes.append(f"{' and '.join(same)} are both {size}: the trace cannot tell which.")
+            known, either = " and ".join(same), " or ".join(same)
+            notes.append(f'{known} are {size}: an axis of {size} reads "{either}".')
     return notes
 
 
