@@ -133,7 +133,8 @@ def test_publish_writes_the_address_everywhere_and_takes_it_out_again(copy):
     assert addresses(copy) == {("ada/attention", "course")}
     for path in sorted((copy / "notebooks").glob("*.ipynb")):
         nbformat.validate(books.read(path))
-        header = books.read(path).cells[0].source
+        header, setup = (cell.source for cell in books.read(path).cells[:2])
+        assert '_BRANCH = "https://github.com/ada/attention", "course"' in setup
         assert f"/github/ada/attention/blob/course/notebooks/{path.name})" in header
         assert f"/gh/ada/attention/course?urlpath=lab/tree/notebooks/{path.name})" in header
     assert "Open in Binder" in (copy / "README.md").read_text()

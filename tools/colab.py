@@ -20,7 +20,7 @@ NOTE = """
 > **Before you start:** save a copy of this notebook first (in Colab: File, Save a copy in Drive),
 > or your work is lost when the tab closes. After a disconnect, run everything above the cell
 > you were at: Runtime, Run before."""
-CARRIER = """#@title The course's package, packed into this cell. Run it first. {{ display-mode: "form" }}
+CARRIER = """#@title The course's package, packed. Run this cell first. {{ display-mode: "form" }}
 import base64, io, sys, tempfile, zipfile
 
 _packed = "{packed}"
