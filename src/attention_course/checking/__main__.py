@@ -1,0 +1,67 @@
+"""`python -m attention_course.checking path/to/file.py:NAME --d-model 24 --num-heads 4`."""
+
+import argparse
+import importlib.util
+import pathlib
+import sys
+
+from .check import check_attention
+
+_FACTORY = """def make(d_model, num_heads):
+    # every size from d_model and num_heads
+    return YourAttention(...)"""
+
+
+def main(arguments=None):
+    """Check the module that a file names; return 0, 1 on a finding, 2 if it could not check."""
+    options = _options(arguments)
+    try:
+        thing = load(options.target)
+        causal = {"yes": True, "no": False, None: None}[options.causal]
+        report = check_attention(
+            thing, num_heads=options.num_heads, causal=causal, d_model=options.d_model
+        )
+    except Exception as error:
+        print(f"could not check: {error}", file=sys.stderr)
+        return 2
+    print(report)
+    return 0 if report.ok else 1
+
+
+def _options(arguments):
+    parser = argparse.ArgumentParser(
+        prog="python -m attention_course.checking",
+        description="Say what is wrong with an attention module, and why.",
+        epilog=f"NAME is a module, its class, or a factory such as:\n\n{_FACTORY}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("target", help="path/to/file.py:NAME")
+    parser.add_argument("--d-model", type=int, help="width of a token, such as 24")
+    parser.add_argument("--num-heads", type=int, help="number of heads, such as 4")
+    parser.add_argument("--causal", choices=("yes", "no"), help="what is meant; found out if left")
+    return parser.parse_args(arguments)
+
+
+def load(target):
+    """Return what NAME stands for in path/to/file.py:NAME. Raises ValueError in plain words."""
+    path, _, name = target.rpartition(":")
+    if not path or not name:
+        raise ValueError(f"{target} should be path/to/file.py:NAME, such as heads.py:MyAttention.")
+    file = pathlib.Path(path).resolve()
+    if not file.is_file():
+        raise ValueError(f"there is no file {path}.")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None:
+        raise ValueError(f"{path} is no Python file: its name should end in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(file.parent))
+    spec.loader.exec_module(module)
+    if not hasattr(module, name):
+        named = [n for n in vars(module) if not n.startswith("_") and callable(vars(module)[n])]
+        raise ValueError(f"{path} has no {name}. It has {', '.join(named) or 'nothing to call'}.")
+    return getattr(module, name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,404 @@
+"""How to call somebody else's attention: sizes that all differ, and which argument is what."""
+
+import inspect
+import math
+import re
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from .guard import copy_module, read_settings, reachable, write_settings
+
+BATCH, TOKENS, D_MODEL, NUM_HEADS = 3, 5, 24, 4  # head_dim 6: no two sizes, no two scales equal
+CONTEXT = 8
+
+_WIDTHS = (
+    "d_model embed_dim embed_size embedding_dim emb_dim n_embd hidden_size d_in dim_in "
+    "input_dim in_dim in_features d_embed model_dim dmodel dim emb emb_size width"
+).split()
+_HEADS = "num_heads n_heads n_head num_attention_heads nhead heads num_head nheads h n_h".split()
+_CONTEXTS = (
+    "context_length block_size max_seq_len max_length max_len seq_len n_ctx max_tokens ctx_len "
+    "context_size max_position_embeddings n_positions sequence_length window num_tokens T"
+).split()
+_OUT_WIDTHS = "d_out dim_out output_dim out_dim out_features".split()
+_HEAD_WIDTHS = "head_dim head_size d_head dim_head d_k d_v key_dim d_q dk dv".split()
+_DROPOUTS = "dropout attn_dropout dropout_rate drop p dropout_p attention_dropout attn_drop".split()
+
+_MASK = re.compile(r"mask|^padding$|^hidden$")
+_OTHER_MASK = re.compile(r"head_mask|encoder|memory|cross|use_|is_|return|_type")
+_KEYS = re.compile(r"^(k|v|key|keys|value|values|kv|key_value|x_k|x_v|k_in|v_in)$")
+_QUERIES = re.compile(r"^(q|query|queries|x_q|q_in)$")
+_ZEROS = re.compile(r"^(start_pos|offset|start|pos|position|step|layer_idx|past_length)$")
+_PLACES = re.compile(r"^(position_ids|input_pos|positions|pos_ids|cache_position)$")
+
+
+class CannotCheck(ValueError):
+    """The module cannot be called in any way that the check knows."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of the inputs. num_heads is None where nobody says; context None: no limit."""
+
+    batch: int
+    tokens: int
+    d_model: int
+    num_heads: int | None = None
+    context: int | None = None
+
+
+def build(thing, d_model, num_heads):
+    """Return (module, d_model, num_heads) for a module, a class or a factory."""
+    if isinstance(thing, nn.Module):
+        return getattr(thing, "_orig_mod", thing), d_model, num_heads
+    if not callable(thing):
+        raise ValueError(
+            f"check_attention takes a module such as MyAttention(24, 4), or a function "
+            f"f(d_model, num_heads) that makes one, but got {_describe(thing)}."
+        )
+    width, heads = _choose(d_model, num_heads)
+    if isinstance(thing, type):
+        return build_class(thing, width, heads), width, heads
+    return _made(lambda: thing(width, heads), _name(thing)), width, heads
+
+
+def _choose(d_model, num_heads):
+    if d_model is None:
+        heads = num_heads or NUM_HEADS
+        d_model = D_MODEL if D_MODEL % heads == 0 and heads in (1, 2, 4) else heads * 6
+    heads = num_heads
+    if heads is None:
+        heads = next((n for n in (4, 3, 2, 5, 7) if d_model % n == 0 and n * n != d_model), 1)
+    return d_model, heads
+
+
+def build_class(kind, d_model, num_heads, d_in=None):
+    """Make a module of a class whose arguments go by the usual names."""
+    try:
+        parameters = list(inspect.signature(kind).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    given, unknown = {}, []
+    split = any(p.name in _OUT_WIDTHS for p in parameters)
+    for parameter in parameters:
+        value = _argument(parameter.name.lower(), d_model, num_heads, (d_in or d_model), split)
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if value is not None and (parameter.default is parameter.empty or _wanted(parameter)):
+            given[parameter.name] = value
+        elif parameter.default is parameter.empty:
+            unknown.append(parameter.name)
+    if unknown or not given:
+        names = ", ".join(p.name for p in parameters)
+        raise ValueError(
+            f"{kind.__name__}({names}): the check does not know what to give for "
+            f"{', '.join(unknown) or 'these'}. Write a function of three lines instead:\n\n"
+            f"def make(d_model, num_heads):\n"
+            f"    # every size from d_model and num_heads, so that the check can choose them\n"
+            f"    return {kind.__name__}(...)\n\n"
+            f"and check_attention(make)."
+        )
+    return _made(lambda: kind(**given), kind.__name__)
+
+
+def _argument(name, d_model, num_heads, d_in, split):
+    if name in _HEADS:
+        return num_heads
+    if name in _OUT_WIDTHS or (name in _WIDTHS and not split):
+        return d_model
+    if name in _WIDTHS or name == "embed":
+        return d_in
+    if name in _HEAD_WIDTHS:
+        return max(d_model // num_heads, 1)
+    if name in [context.lower() for context in _CONTEXTS]:
+        return CONTEXT
+    if name in _DROPOUTS:
+        return 0.1
+    return None
+
+
+def _wanted(parameter):
+    """Sizes are given even where they have a default; rates and flags keep theirs."""
+    return not isinstance(parameter.default, float | bool)
+
+
+def _made(make, name):
+    before = read_settings()
+    try:
+        module = make()
+    except Exception as error:
+        raise CannotCheck(f"{name} could not be made: {_told(error)}") from error
+    finally:
+        write_settings(before)
+    if not isinstance(module, nn.Module):
+        raise CannotCheck(
+            f"{name} should return an nn.Module, but returned {_describe(module)}. "
+            f"A plain function can be wrapped in a module whose forward calls it."
+        )
+    return module
+
+
+def _told(error):
+    text = " ".join(str(error).split())
+    if wants_cuda(error):
+        return f"it asks for a CUDA device, which is not here ({text[:120]}). Use x.device."
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+def wants_cuda(error):
+    """Whether an exception says that a GPU is missing."""
+    text = str(error)
+    return bool(re.search(r"CUDA|NVIDIA|cuda", text)) and bool(
+        re.search(r"not compiled|No NVIDIA|no NVIDIA|not available|is_available|driver|No CUDA", text)
+    )
+
+
+def _describe(thing):
+    return f"a {type(thing).__name__}"
+
+
+def _name(thing):
+    return getattr(thing, "__name__", type(thing).__name__)
+
+
+# --- sizes ----------------------------------------------------------------------------------
+
+
+def find_heads(module):
+    """The number of heads that the module itself names, or None."""
+    return _attribute(module, _HEADS)
+
+
+def _attribute(module, names):
+    for part in module.modules():
+        for holder in (part, getattr(part, "config", None), getattr(part, "cfg", None)):
+            for name in names:
+                value = getattr(holder, name, None)
+                if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                    return value
+    return None
+
+
+def widths(module, given):
+    """The widths that an input may have, the likeliest first."""
+    if given is not None:
+        return [given]
+    found = [getattr(module, name, None) for name in _WIDTHS]
+    for part in module.modules():
+        if isinstance(part, nn.MultiheadAttention):
+            found.append(part.embed_dim)
+        elif isinstance(part, nn.Linear | nn.LazyLinear):
+            found.append(part.in_features)
+        elif isinstance(part, nn.LayerNorm):
+            found.append(part.normalized_shape[-1])
+    found += [_attribute(module, _WIDTHS)]
+    for _, thing in reachable(module):
+        if isinstance(thing, nn.Linear):
+            found.append(thing.in_features)
+    found += [
+        size
+        for parameter in module.parameters()
+        if not _lazy(parameter) and parameter.dim() >= 2
+        for size in sorted(parameter.shape[-2:])
+    ]
+    # GPT-2 of transformers keeps its weights as (in, out) under another class
+    numbers = [f for f in found if isinstance(f, int) and not isinstance(f, bool) and f > 0]
+    return list(dict.fromkeys(numbers))
+
+
+def _lazy(parameter):
+    return isinstance(parameter, nn.parameter.UninitializedParameter)
+
+
+def find_context(module):
+    """The longest input that the module takes, from its square mask or an attribute, or None."""
+    tensors = [*module.buffers(), *(t for _, t in reachable(module) if isinstance(t, torch.Tensor))]
+    squares = [t.shape[-1] for t in tensors if is_mask(t)]
+    return min(squares) if squares else _attribute(module, _CONTEXTS)
+
+
+def is_mask(tensor):
+    """Whether a tensor is a square triangle: one value above the diagonal, another below."""
+    if tensor.dim() < 2 or tensor.shape[-1] != tensor.shape[-2] or tensor.shape[-1] < 2:
+        return False
+    if tensor.numel() != tensor.shape[-1] ** 2 or tensor.is_complex():
+        return False
+    square = tensor.detach().reshape(tensor.shape[-2:]).float().cpu()
+    size = len(square)
+    above = square[torch.ones(size, size, dtype=torch.bool).triu(1 + (size > 3))]
+    below = square[torch.ones(size, size, dtype=torch.bool).tril(-1 - (size > 3))]
+    return bool((above == above[0]).all() and (below == below[0]).all() and above[0] != below[0])
+
+
+def choose_sizes(d_model, num_heads, context):
+    """Batch and tokens that equal no other size; tokens shares no factor with the heads."""
+    taken = {1, d_model, num_heads, d_model // num_heads if num_heads else None}
+    limit = context or 10**9
+    tokens = [
+        n
+        for n in (TOKENS, 7, 6, 9, 8, 4, 3, 2)
+        if n <= limit and n not in taken and math.gcd(n, num_heads or 1) == 1
+    ] or [min(TOKENS, limit)]
+    batch = next(n for n in (BATCH, 2, 4, 7, 9) if n not in taken and n != tokens[0])
+    return Sizes(batch, tokens[0], d_model, num_heads, context)
+
+
+# --- the arguments of forward ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to call forward.
+
+    inputs: how many times x is given; keywords: names that get x as well; places, zeros: names
+    that get 0, 1, 2, … or 0; masks: names that can take a mask; required: those that must.
+    layout: "batch" (batch, tokens, d_model), "tokens first", or "one sentence" (tokens, d_model).
+    flags: names that get a fixed value.
+    """
+
+    inputs: int = 1
+    keywords: tuple = ()
+    zeros: tuple = ()
+    places: tuple = ()
+    masks: tuple = ()
+    required: tuple = ()
+    layout: str = "batch"
+
+    def __call__(self, module, x, masks=None):
+        """Return the output (batch, tokens, width) for x (batch, tokens, d_model)."""
+        given = x
+        if self.layout == "one sentence":
+            given = x[0]
+        elif self.layout == "tokens first":
+            given = x.transpose(0, 1)
+        keywords = {name: given for name in self.keywords}
+        keywords |= {name: 0 for name in self.zeros}
+        keywords |= {name: torch.arange(x.shape[1], device=x.device) for name in self.places}
+        keywords |= {name: None for name in self.required}
+        keywords |= masks or {}
+        output = module(*[given] * self.inputs, **keywords)
+        output = first_tensor(output, given.shape[:-1])
+        if self.layout == "one sentence":
+            return output.unsqueeze(0)
+        return output.transpose(0, 1) if self.layout == "tokens first" else output
+
+
+class NoTensor(Exception):
+    """forward returned something without a tensor in it."""
+
+
+def first_tensor(output, leading):
+    """The first tensor that is shaped like an output, or the first of all."""
+    found = list(_flat(output))
+    if not found:
+        raise NoTensor(f"forward returned {_describe(output)}")
+    wanted = len(leading) + 1
+    fitting = [t for t in found if t.dim() == wanted and t.shape[:-1] == leading]
+    return (fitting or found)[0]
+
+
+def _flat(output):
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, dict):
+        for item in output.values():
+            yield from _flat(item)
+    elif isinstance(output, list | tuple):
+        for item in output:
+            yield from _flat(item)
+
+
+def ways(module):
+    """The ways to call the module's forward, by the names of its arguments, likeliest first."""
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        parameters = []
+    way, first, inputs, unknown = Way(inputs=0), None, 0, []
+    positional = True
+    for p in parameters:
+        name, needed = p.name, p.default is p.empty
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            continue
+        if _MASK.search(name.lower()):
+            positional = False
+            if not _OTHER_MASK.search(name.lower()) and not isinstance(p.default, bool | int):
+                way = replace(way, masks=(*way.masks, name))
+            if needed:
+                way = replace(way, required=(*way.required, name))
+        elif needed and _ZEROS.search(name):
+            positional, way = False, replace(way, zeros=(*way.zeros, name))
+        elif needed and _PLACES.search(name):
+            positional, way = False, replace(way, places=(*way.places, name))
+        elif needed or (
+            first and _QUERIES.search(first.lower()) and _KEYS.search(name.lower())
+        ):
+            first = first or name
+            if positional and p.kind is not p.KEYWORD_ONLY:
+                inputs += 1
+            else:
+                way = replace(way, keywords=(*way.keywords, name))
+        else:
+            positional = False
+    way = replace(way, inputs=max(inputs, 1))
+    others = [replace(way, inputs=n, keywords=()) for n in (1, 3, 2) if n != way.inputs]
+    layouts = ["batch", "one sentence"]
+    if getattr(module, "batch_first", None) is False:
+        layouts.insert(0, "tokens first")
+    return [replace(w, layout=layout) for w in (way, *others) for layout in layouts]
+
+
+# --- a copy that is ready to be run ---------------------------------------------------------
+
+
+def prepare(module, dtype=torch.float32):
+    """Return a copy in evaluation mode with `dtype` numbers and gradients on."""
+    copied = copy_module(module)
+    with torch.no_grad():
+        copied.to(dtype)
+        for _, thing in reachable(copied):
+            if isinstance(thing, nn.Module):
+                thing.to(dtype).eval()
+            elif isinstance(thing, torch.Tensor) and thing.is_floating_point():
+                thing.data = thing.data.to(dtype)
+    for parameter in copied.parameters():
+        if parameter.is_floating_point():
+            parameter.requires_grad_(True)
+    return copied.eval()
+
+
+def weights_of(module):
+    """All trainable tensors by path: the registered ones, then those in plain attributes."""
+    found = dict(module.named_parameters())
+    known = {id(parameter) for parameter in found.values()}
+    for path, thing in reachable(module):
+        if isinstance(thing, torch.Tensor) and thing.requires_grad and thing.is_leaf:
+            if id(thing) not in known:
+                known.add(id(thing))
+                found[path] = thing
+    return found
+
+
+def randomise(module, d_model, seed):
+    """Fill the weights with random numbers of the usual spread, 1 / √fan_in.
+
+    Numbers and vectors (biases, norms, temperatures) keep their values, stirred by a tenth.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in weights_of(module).values():
+            if not weight.is_floating_point() or weight.device.type == "meta" or _lazy(weight):
+                continue
+            noise = torch.randn(weight.shape, generator=generator).to(weight)
+            if weight.dim() >= 2:
+                weight.data = noise / math.sqrt(fan_in(weight, d_model))
+            else:
+                kept = weight.data.nan_to_num(0.0, 0.0, 0.0).clamp(-100, 100)
+                weight.data = kept + 0.1 * noise
+
+
+def fan_in(weight, d_model):
+    """How many numbers one output of the weight adds up."""
+    return d_model if d_model in weight.shape else weight.shape[-1]

@@ -1,0 +1,218 @@
+"""`check_attention`: the tests, in the order in which one fault makes later ones lie."""
+
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from . import blackbox, captured, masks
+from .calling import build, build_class, choose_sizes
+from .flow import cores
+from .guard import Clock, TimeUp, untouched
+from .report import Report
+from .subject import Subject as Facts
+
+SECONDS = 10
+
+# The order is the order of causes: a test may rely on what those above it found.
+BLOCKING = [blackbox.crash, blackbox.length, blackbox.width, blackbox.nan]
+TESTS = [
+    blackbox.input_changed,
+    blackbox.not_repeatable,
+    blackbox.dropout_in_eval,
+    blackbox.dropout_unused,
+    blackbox.global_seed,
+    blackbox.batch_mixed,
+    captured.split_by_view,
+    blackbox.input_cut,
+    captured.merge_by_view,
+    captured.heads_attend_heads,
+    captured.softmax_axis,
+    captured.not_normalised,
+    captured.wrong_pair,
+    captured.wrong_values,
+    captured.future_visible,
+    captured.mask_off_by_one,
+    captured.past_hidden,
+    masks.mask_argument,
+    captured.scale,
+    captured.unused_layer,
+    captured.detached,
+    captured.not_registered,
+    captured.not_a_buffer,
+    masks.hidden_row,
+]
+
+
+class Subject(Facts):
+    """The facts of one module, with those that the captured tests share."""
+
+    width_finding = None
+
+    @cached_property
+    def both_cores(self):
+        return tuple(cores(flow) for flow in self.flows)
+
+    @property
+    def cores(self):
+        return self.both_cores[0]
+
+    @cached_property
+    def layout_at_fault(self):
+        return captured.split_by_view(self) or captured.merge_by_view(self)
+
+    @cached_property
+    def sees_others(self):
+        return bool((self.influence > 0).fill_diagonal_(False).any())
+
+    @cached_property
+    def idle(self):
+        return captured.find_idle(self)
+
+    @property
+    def named(self):
+        return {label for _, label in self.idle}
+
+    @cached_property
+    def mask_kind(self):
+        return captured.mask_kind(self)
+
+    @cached_property
+    def mask_in_sight(self):
+        return captured.mask_in_sight(self)
+
+    @cached_property
+    def diagonal_hidden(self):
+        return captured.diagonal_hidden(self)
+
+    @cached_property
+    def masked_by_argument(self):
+        """Whether forward takes a mask that hides the future, or one that fails to."""
+        tried = masks.trials(self)
+        return any(trial.accepted or trial.ran for trial in tried)
+
+    def tell(self, sentence):
+        if sentence not in self.unclear:
+            self.unclear.append(sentence)
+
+
+def check_attention(module_or_factory, num_heads=None, causal=None, d_model=None):
+    """Say what is wrong with an attention module, and why; return a Report.
+
+    module_or_factory: an nn.Module, taken as it is; or a function f(d_model, num_heads) that
+    makes one (or its class), which lets the check choose sizes that all differ.
+    num_heads, d_model: read from the module where they are not given.
+    causal: True makes every visible future pair a finding, False every hidden one; None finds
+    out what was meant.
+
+    forward may take x, x and a mask, or queries, keys and values. The module is not changed:
+    the check runs a copy, in float32 with random weights, and cuts it off after ten seconds.
+    Raises ValueError where the module cannot be made or called in a way that the check knows.
+    """
+    with untouched(), Clock(SECONDS) as clock:
+        report = Report(subject=_title(module_or_factory))
+        try:
+            module, d_model, num_heads = build(module_or_factory, d_model, num_heads)
+            report.subject = type(module).__name__
+            subject = Subject(module, d_model, num_heads, causal, clock)
+            _split_widths(module_or_factory, subject)
+            report.notes, report.cannot_tell = subject.notes, subject.unclear
+        except TimeUp:
+            report.cannot_tell.append(
+                f"stopped after {SECONDS} seconds, before one call was done: nothing was judged"
+            )
+            return report
+        _run_tests(subject, report)
+    return report
+
+
+def _title(thing):
+    return type(thing).__name__ if isinstance(thing, nn.Module) else getattr(
+        thing, "__name__", type(thing).__name__
+    )
+
+
+def _run_tests(subject, report):
+    done = []
+    try:
+        for test in BLOCKING:
+            finding = test(subject)
+            done.append(test)
+            if finding is not None:
+                report.findings.append(finding)
+                subject.found.append(finding.code)
+                if _stops(subject, finding):
+                    report.cannot_tell.append(
+                        f"nothing else was judged: {finding.code} hides what comes after it"
+                    )
+                    return
+            if test is blackbox.length:
+                masks.settle_required(subject)
+        blackbox.find_randomness(subject)
+        if subject.fresh or subject.quiet:
+            subject.forget()
+        for test in TESTS:
+            finding = _safely(test, subject)
+            done.append(test)
+            if finding is not None:
+                report.findings.append(finding)
+                subject.found.append(finding.code)
+                if finding.code == "not-repeatable":
+                    report.cannot_tell.append(
+                        "the rest was judged with a fixed random state, as far as that goes"
+                    )
+    except TimeUp:
+        left = [test.__name__.replace("_", "-") for test in [*BLOCKING, *TESTS] if test not in done]
+        report.cannot_tell.append(
+            f"stopped after {SECONDS} seconds; not judged: {', '.join(left)}"
+        )
+
+
+def _stops(subject, finding):
+    if finding.code == "length":
+        return subject.sizes.tokens > 16
+    return finding.code in ("nan", "width") or subject.module is None
+
+
+def _safely(test, subject):
+    """A test that fails itself is no verdict: what it would have said is not judged."""
+    try:
+        return test(subject)
+    except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+        subject.tell(f"{test.__name__.replace('_', '-')} not judged ({type(error).__name__})")
+        return None
+
+
+def _split_widths(thing, subject):
+    """A class with both widths as arguments is tried with two that differ."""
+    if not isinstance(thing, type):
+        return
+    import inspect
+
+    from .blackbox import Finding
+    from .calling import _OUT_WIDTHS, _WIDTHS
+
+    names = [name.lower() for name in inspect.signature(thing).parameters]
+    if not set(names) & set(_OUT_WIDTHS) or not set(names) & set(_WIDTHS):
+        return
+    out = subject.sizes.d_model
+    heads = subject.sizes.num_heads or 1
+    wide = out + 6
+    try:
+        module = build_class(thing, out, heads, d_in=wide)
+    except Exception:
+        return
+    sizes = choose_sizes(wide, heads, subject.sizes.context)
+    x = torch.randn(sizes.batch, subject.sizes.tokens, wide)
+    try:
+        shape = subject.way(module.eval(), x).shape
+        right = shape[:2] == x.shape[:2]
+        what = f"gives an output of shape {tuple(shape)}"
+    except Exception as error:
+        right, what = False, f"fails: {' '.join(str(error).split())[:160]}"
+    if not right and subject.module is not None:
+        subject.width_finding = Finding(
+            "width",
+            f"With d_in = {wide} and d_out = {out} it {what}. Merge the heads to d_out, the "
+            f"width of the layers' output, not to the width of the input.",
+        )

@@ -1,0 +1,567 @@
+"""The way of the numbers through a captured run: where scores, weights and values come from."""
+
+from dataclasses import dataclass
+
+import torch
+
+LAYOUT = set(
+    "view reshape transpose permute contiguous flatten unflatten squeeze unsqueeze movedim "
+    "moveaxis swapaxes swapdims mT T mH H expand expand_as clone chunk split unbind index narrow "
+    "select tensor_split view_as reshape_as to float type_as repeat_interleave repeat dropout "
+    "split_with_sizes unsafe_chunk detach alias broadcast_to tile t cat stack concat concatenate "
+    "hstack requires_grad_ as_strided unfold swapaxes_ transpose_ squeeze_ unsqueeze_ "
+    "index_select vsplit hsplit dsplit data".split()
+)
+_SCALING = {"mul", "div", "mul_", "div_", "multiply", "divide", "true_divide"}
+_JOINING = {"cat", "stack", "concat", "concatenate", "hstack"}
+_PROJECTIONS = {"linear", "addmm", "conv1d", "conv2d", "bilinear", "embedding", "baddbmm"}
+
+
+class Kept:
+    """A tensor that was seen: the object itself, and its numbers at that moment."""
+
+    __slots__ = ("tensor", "value")
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+        fixed = tensor.is_leaf and tensor.requires_grad
+        self.value = tensor.detach() if fixed else tensor.detach().clone()
+
+
+@dataclass
+class Product:
+    """A matrix product as an einsum: operands, and a letter for each of their axes."""
+
+    at: int
+    left: Kept
+    right: Kept
+    letters: tuple  # (left, right, out), each a string
+    values: tuple  # the operands' numbers, one axis for each letter
+
+    @property
+    def summed(self):
+        left, right, out = self.letters
+        return [a for a in left if a in right and a not in out]
+
+    def axis_size(self, letter):
+        left, right, _ = self.letters
+        side = 0 if letter in left else 1
+        return self.values[side].shape[(left, right)[side].index(letter)]
+
+
+@dataclass
+class Origin:
+    """Where an operand comes from, through changes of layout and fixed factors alone.
+
+    sources: (call index or None, Kept); factor: by how much the operand is larger; pure: False
+    where something else stands between, such as rotary positions or a norm.
+    """
+
+    sources: list
+    factor: float
+    learned: bool = False
+
+
+class Flow:
+    """The calls of one run in order, with the maker of each tensor."""
+
+    def __init__(self, calls, given, sizes, module):
+        self.given, self.sizes, self.module = given, sizes, module
+        self.calls = [call for call in _opened(calls) if call.error is None]
+        self._makers, self._users = {}, {}
+        for at, call in enumerate(self.calls):
+            for kept in _kept(call.output):
+                self._makers.setdefault(id(kept.tensor), []).append(at)
+            for kept in call.inputs:
+                self._users.setdefault(id(kept.tensor), []).append(at)
+
+    def maker(self, kept, before):
+        """The index of the call that made (or last wrote) the tensor; None for what came in."""
+        earlier = [at for at in self._makers.get(id(kept.tensor), ()) if at < before]
+        return earlier[-1] if earlier else None
+
+    def users(self, kept, after):
+        """The indices of the later calls that read the tensor."""
+        return [at for at in self._users.get(id(kept.tensor), ()) if at > after]
+
+    def used(self, tensor):
+        return id(tensor) in self._users
+
+    def foreign(self, known):
+        """(name, parameter) for each trainable leaf that runs in forward but is not in known."""
+        found = {}
+        for call in self.calls:
+            for kept in call.inputs:
+                tensor = kept.tensor
+                if tensor.is_leaf and tensor.requires_grad and id(tensor) not in known:
+                    if tensor is not self.given and tensor.dim():
+                        name = f"a weight of shape {tuple(tensor.shape)} in `{call.line}`"
+                        found.setdefault(id(tensor), (name, tensor))
+        return list(found.values())
+
+    # --- walking back -----------------------------------------------------------------------
+
+    def origin(self, kept, before):
+        """The Origin of an operand of the call at index `before`."""
+        origin, todo, seen = Origin([], 1.0), [(kept, before, 1.0)], set()
+        while todo:
+            kept, before, factor = todo.pop()
+            at = self.maker(kept, before)
+            if (id(kept.tensor), at) in seen:
+                continue
+            seen.add((id(kept.tensor), at))
+            call = None if at is None else self.calls[at]
+            if call is None or not call.inputs:
+                origin.sources.append((at, kept))
+                origin.factor = factor
+            elif call.name in _JOINING:
+                todo += [(k, at, factor) for k in call.inputs]
+            elif call.name in LAYOUT:
+                todo.append((call.inputs[0], at, factor))
+            elif call.name == "assign":
+                todo.append((call.inputs[-1], at, factor))
+                if self._written_before(call.inputs[0], at):
+                    todo.append((call.inputs[0], at, factor))
+            elif call.name in _SCALING and (step := _fixed_factor(call)):
+                origin.learned |= any(k.tensor.requires_grad for k in call.inputs[1:])
+                main = max(call.inputs, key=lambda k: k.value.numel())
+                todo.append((main, at, factor * step))
+            else:
+                origin.sources.append((at, kept))
+                origin.factor = factor
+        return origin
+
+    def _written_before(self, kept, at):
+        maker = self.maker(kept, at)
+        return maker is not None and self.calls[maker].name == "assign"
+
+    def is_weight(self, kept, before):
+        """Whether an operand is a weight: a leaf that is not the input, in any layout."""
+        sources = self.origin(kept, before).sources
+        return bool(sources) and all(
+            at is None and k.tensor is not self.given for at, k in sources
+        )
+
+    def is_projection(self, at):
+        if at is None:
+            return False
+        call = self.calls[at]
+        if call.name in _PROJECTIONS - {"baddbmm"}:
+            return True
+        product = self.product(at)
+        return product is not None and self._has_weight(product)
+
+    def _has_weight(self, product):
+        return any(self.is_weight(k, product.at) for k in (product.left, product.right))
+
+    def pure(self, origin):
+        """Whether the origin is a projection or the input, with nothing else in between."""
+        return bool(origin.sources) and all(
+            k.tensor is self.given if at is None else self.is_projection(at)
+            for at, k in origin.sources
+        )
+
+    def back(self, kept, before):
+        """All calls behind an operand, up to and without projections and products of two."""
+        seen, todo, ends = [], [(kept, before)], []
+        done = set()
+        while todo:
+            kept, before = todo.pop()
+            at = self.maker(kept, before)
+            if at is None or at in done:
+                continue
+            done.add(at)
+            if self.is_projection(at):
+                continue
+            if at in self.products:
+                ends.append(at)
+                continue
+            seen.append(at)
+            todo += [(k, at) for k in self.calls[at].inputs]
+        return sorted(seen), sorted(ends)
+
+    # --- products ---------------------------------------------------------------------------
+
+    @property
+    def products(self):
+        """Index -> Product, for products of two computed tensors."""
+        if not hasattr(self, "_products"):
+            self._products = {}
+            for at in range(len(self.calls)):
+                product = self.product(at)
+                if product is not None and not self._has_weight(product):
+                    self._products[at] = product
+        return self._products
+
+    def product(self, at):
+        """The call as a Product, or None where it is none."""
+        call = self.calls[at]
+        try:
+            if call.name in ("matmul", "bmm", "mm"):
+                return _matmul(at, *call.inputs[:2])
+            if call.name == "baddbmm":
+                return _matmul(at, *call.inputs[1:3])
+            if call.name == "einsum":
+                return _einsum(at, call)
+            if call.name == "sum":
+                return self._sum(at, call)
+        except (ValueError, IndexError, TypeError):
+            return None
+        return None
+
+    def _sum(self, at, call):
+        """(q * k).sum(-1): a product written out."""
+        made = self.maker(call.inputs[0], at)
+        if made is None or self.calls[made].name not in ("mul", "multiply"):
+            return None
+        left, right = self.calls[made].inputs
+        total = call.inputs[0].value
+        dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else None)
+        if not isinstance(dim, int) or call.kwargs.get("keepdim"):
+            return None
+        if left.value.dim() != total.dim() or right.value.dim() != total.dim():
+            return None
+        letters = "abcdefgh"[: total.dim()]
+        sides = [_squeezed(k.value, total.shape, letters) for k in (left, right)]
+        if sides[0][1] == sides[1][1]:
+            return None  # same axes on both sides: no product of all pairs
+        out = letters.replace(letters[dim], "")
+        return Product(
+            made, left, right, (sides[0][1], sides[1][1], out), (sides[0][0], sides[1][0])
+        )
+
+
+def _squeezed(value, shape, letters):
+    kept = [i for i in range(len(shape)) if value.shape[i] == shape[i]]
+    value = value.reshape([value.shape[i] for i in kept])
+    return value, "".join(letters[i] for i in kept)
+
+
+def _opened(calls):
+    """The calls, with nn.MultiheadAttention's one call replaced by those inside it."""
+    for call in calls:
+        if call.name == "multi_head_attention_forward" and call.inner:
+            yield from _opened(call.inner)
+        else:
+            yield call
+
+
+def _kept(value):
+    if isinstance(value, Kept):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [kept for item in value for kept in _kept(item)]
+    return []
+
+
+def outputs(call):
+    """The tensors that a call gave."""
+    return _kept(call.output)
+
+
+def _matmul(at, left, right):
+    n, m = left.value.dim(), right.value.dim()
+    if min(n, m) < 2:
+        return None
+    batch = "stuvwxyz"[: max(n, m) - 2]
+    letters = (batch[len(batch) - n + 2 :] + "ic", batch[len(batch) - m + 2 :] + "cj")
+    return Product(at, left, right, (*letters, batch + "ij"), (left.value, right.value))
+
+
+def _einsum(at, call):
+    if len(call.inputs) != 2 or not isinstance(call.args[0], str):
+        return None
+    equation = call.args[0].replace(" ", "")
+    left, right = call.inputs
+    terms, _, out = equation.partition("->")
+    first, second = terms.split(",")
+    dots = max(
+        k.value.dim() - len(term.replace("...", ""))
+        for k, term in ((left, first), (right, second))
+        if "..." in term
+    ) if "..." in terms else 0
+    names = "".join(c for c in "ABCDEFGHIJKLMNOP" if c not in equation)[:dots]
+
+    def spelled(term, kept):
+        missing = kept.value.dim() - len(term.replace("...", "")) if kept else dots
+        return term.replace("...", names[dots - missing :] if missing else "")
+
+    first, second = spelled(first, left), spelled(second, right)
+    if "->" in equation:
+        out = spelled(out, None)
+    else:
+        both = first + second
+        out = names + "".join(sorted(c for c in set(both) - set(names) if both.count(c) == 1))
+    return Product(at, left, right, (first, second, out), (left.value, right.value))
+
+
+def _fixed_factor(call):
+    """By how much mul or div makes its main tensor larger, where that is one number."""
+    main = max(call.inputs, key=lambda k: k.value.numel())
+    others = [k for k in call.inputs if k is not main]
+    if any(k.value.numel() != 1 for k in others) or not outputs(call):
+        return None
+    before, after = main.value.flatten().double(), outputs(call)[0].value.flatten().double()
+    if before.shape != after.shape or before.abs().max() == 0:
+        return None
+    factor = (before @ after) / (before @ before)
+    close = torch.allclose(after, factor * before, rtol=1e-4, atol=1e-6 * after.abs().max().item())
+    return factor.item() if close and factor != 0 else None
+
+
+# --- attention cores ------------------------------------------------------------------------
+
+
+@dataclass
+class Core:
+    """One place where scores become weights and weights meet values.
+
+    queries, keys, values: numbers as (…, tokens, width); weights: (…, queries, keys), as they
+    meet the values; scores: the numbers that go into the softmax, in the same layout or None;
+    products: q·k before any factor; normalised: the softmax's output or None.
+    """
+
+    at: int
+    width: int
+    queries: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    weights: torch.Tensor
+    products: torch.Tensor
+    scores: torch.Tensor | None
+    normalised: torch.Tensor | None
+    operands: tuple  # ((Kept, index of the call that reads it), …) for q, k, v
+    context: tuple  # (Kept, numbers as (…, tokens, width))
+    path: tuple = ()  # the indices of the calls between products and weights
+    fused: object = None  # the call, where the fused kernel is used
+    scaled: float | None = None
+
+
+def cores(flow):
+    """All cores of a run, in order. Their weights need not be (tokens, tokens)."""
+    found = []
+    for at, call in enumerate(flow.calls):
+        if call.name == "scaled_dot_product_attention":
+            found.append(_fused(at, call))
+    for at, product in flow.products.items():
+        for side in (0, 1):
+            core = _core(flow, product, side)
+            if core is not None:
+                found.append(core)
+                break
+    return sorted(found, key=lambda core: core.at)
+
+
+def _core(flow, product, side):
+    operand = (product.left, product.right)[side]
+    path, ends = flow.back(operand, product.at)
+    ends = [at for at in ends if flow.calls[at].inputs]
+    ends = [
+        at
+        for at in ends
+        if _numel(flow, at) == operand.value.numel() or _soft(flow, path) is not None
+    ]
+    if not ends or len(product.summed) != 1:
+        return None
+    score = flow.products[ends[-1]]
+    if not score.summed:
+        return None
+    mine, others = product.letters[side], product.letters[1 - side]
+    key = product.summed[0]
+    row = [a for a in mine if a not in others and a in product.letters[2]]
+    col = [a for a in others if a not in mine]
+    if not row or not col:
+        return None
+    row = _of_size(product, row, flow.sizes.tokens)
+    weights, order = _arranged(product.values[side], mine, (row, key))
+    values, _ = _arranged(product.values[1 - side], others, (key, col[-1]))
+    queries, keys = _queries_keys(score, flow.sizes.tokens)
+    soft = _soft(flow, path)
+    result = outputs(flow.calls[_result(flow, product)])[0]
+    context, _ = _arranged(result.value, product.letters[2], (row, col[-1]))
+    width = 1
+    for letter in score.summed:
+        width *= score.axis_size(letter)
+    into = None if soft is None else flow.calls[soft].inputs[0].value
+    out = None
+    if soft is not None and flow.calls[soft].name != "exp":
+        out = outputs(flow.calls[soft])[0].value
+    raw = product.values[side]
+    turned = _turned(out, raw)
+    score_out = outputs(flow.calls[_result(flow, score)])[0].value
+    return Core(
+        at=product.at,
+        width=width,
+        queries=queries,
+        keys=keys,
+        values=values,
+        weights=weights,
+        products=score_out,
+        scores=_same(into, raw, order, turned),
+        normalised=_same(out, raw, order, turned),
+        operands=(
+            (score.left, score.at),
+            (score.right, score.at),
+            ((product.left, product.right)[1 - side], product.at),
+        ),
+        context=(result, context),
+        path=tuple(at for at in path if at > score.at),
+    )
+
+
+def _result(flow, product):
+    """The index of the call whose output is the product: the sum, where it is written out."""
+    at = product.at
+    if flow.calls[at].name in ("mul", "multiply"):
+        made = outputs(flow.calls[at])[0]
+        return next(u for u in flow.users(made, at) if flow.calls[u].name == "sum")
+    return at
+
+
+def _numel(flow, at):
+    product = flow.products[at]
+    return outputs(flow.calls[_result(flow, product)])[0].value.numel()
+
+
+def _soft(flow, path):
+    """The last softmax on the path, or else the last exp of a softmax written by hand."""
+    for names in (("softmax", "_softmax", "log_softmax"), ("exp",)):
+        for at in reversed(path):
+            if flow.calls[at].name in names:
+                return at
+    return None
+
+
+def _same(value, like, order, turned):
+    if value is None or value.shape != like.shape:
+        return None
+    if turned and value.shape[-1] == value.shape[-2]:
+        value = value.mT
+    return value.permute(order)
+
+
+def _turned(normalised, weights):
+    """Whether the weights meet the values as the transpose of what the softmax gave."""
+    if normalised is None or normalised.shape != weights.shape or weights.dim() < 2:
+        return False
+    if weights.shape[-1] != weights.shape[-2]:
+        return False
+    straight, crossed = ((normalised * w).sum() for w in (weights, weights.mT))
+    return bool(crossed > straight * 1.001)
+
+
+def _arranged(value, letters, last):
+    """Move two axes to the end."""
+    order = [i for i, a in enumerate(letters) if a not in last]
+    order += [letters.index(a) for a in last]
+    return value.permute(order), order
+
+
+def _of_size(product, letters, tokens):
+    fitting = [a for a in letters if product.axis_size(a) == tokens]
+    return (fitting or letters)[-1]
+
+
+def _queries_keys(score, tokens):
+    found = []
+    for side in (0, 1):
+        mine, others = score.letters[side], score.letters[1 - side]
+        own = [a for a in mine if a not in others] or [a for a in mine if a not in score.summed]
+        token = _of_size(score, own, tokens)
+        found.append(_arranged(score.values[side], mine, (token, score.summed[-1]))[0])
+    return found
+
+
+def _fused(at, call):
+    q, k, v = call.inputs[:3]
+    width = q.value.shape[-1]
+    scale = call.kwargs.get("scale")
+    scale = width**-0.5 if scale is None else float(scale)
+    keys, values = k.value, v.value
+    if keys.dim() > 2 and keys.shape[-3] != q.value.shape[-3] and q.value.dim() > 3:
+        times = q.value.shape[-3] // max(keys.shape[-3], 1)
+        keys, values = (t.repeat_interleave(times, dim=-3) for t in (keys, values))
+    products = q.value @ keys.mT
+    scores = _masked(call, products * scale)
+    weights = scores.softmax(dim=-1).nan_to_num(0.0)
+    result = outputs(call)[0]
+    return Core(
+        at=at,
+        width=width,
+        queries=q.value,
+        keys=keys,
+        values=values,
+        weights=weights,
+        products=products,
+        scores=scores,
+        normalised=weights,
+        operands=((q, at), (k, at), (v, at)),
+        context=(result, result.value),
+        fused=call,
+        scaled=scale,
+    )
+
+
+def fused_mask(call):
+    """The mask given to the fused kernel, its numbers, or None."""
+    mask = call.kwargs.get("attn_mask", call.args[3] if len(call.args) > 3 else None)
+    return mask.value if isinstance(mask, Kept) else None
+
+
+def _masked(call, scores):
+    mask = fused_mask(call)
+    causal = call.kwargs.get("is_causal", call.args[5] if len(call.args) > 5 else False)
+    if causal:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(future, -torch.inf)
+    if mask is not None:
+        bias = mask
+        if mask.dtype == torch.bool:
+            bias = torch.zeros_like(scores).masked_fill(~mask, -torch.inf)
+        scores = scores + bias
+    return scores
+
+
+def token_axes(value, sizes):
+    """The numbers with the tokens' axis first, in each way that the sizes allow."""
+    batch, tokens = sizes.batch, sizes.tokens
+    found = []
+    if value.dim() and value.shape[0] == batch * tokens and batch > 1:
+        found.append(value.unflatten(0, (batch, tokens)).movedim(1, 0))
+        found.append(value.unflatten(0, (tokens, batch)))
+    found += [
+        value.movedim(axis, 0) for axis in range(value.dim()) if value.shape[axis] == tokens
+    ]
+    return found
+
+
+def share_of_tokens(part, wholes, sizes):
+    """(own, all): the share of each token's numbers that is found in the same token of the
+    wholes, and in the wholes altogether; the best way to read them counts. None: cannot tell.
+
+    part: (tokens, …). wholes: tensors that together hold the numbers.
+    """
+    read = [token_axes(whole, sizes) for whole in wholes]
+    if not read or not all(read):
+        return None
+    shares = []
+    for way in range(min(len(ways) for ways in read)):
+        whole = torch.cat([ways[way].flatten(1) for ways in read], dim=1)
+        shares.append(share_found(part, whole))
+    return max(shares)
+
+
+def share_found(part, whole):
+    """For parts and wholes (tokens, …): the share of each token's numbers that is found in the
+    same token of the whole, and in the whole altogether."""
+    own = torch.stack([_found(a, b) for a, b in zip(part, whole, strict=True)]).mean()
+    return own.item(), _found(part, whole).item()
+
+
+def _found(part, whole):
+    part, whole = part.flatten().double(), whole.flatten().double().sort().values
+    at = torch.searchsorted(whole, part).clamp(1, max(len(whole) - 1, 1))
+    if len(whole) < 2:
+        return ((whole - part).abs() < 1e-5).double().mean()
+    near = torch.minimum((whole[at] - part).abs(), (whole[at - 1] - part).abs())
+    return (near <= 2e-6 * part.abs() + 1e-9).double().mean()

@@ -1,0 +1,138 @@
+"""What the check found, as text, as a picture in a notebook, and as an error for tests."""
+
+import html
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass
+class Finding:
+    """One fault, or a note.
+
+    code: its kind, such as "softmax-axis". message: what was seen and what to do. evidence: a
+    small tensor, or None; shows: what stands in it.
+    """
+
+    code: str
+    message: str
+    evidence: torch.Tensor | None = None
+    shows: str = ""
+
+    def __str__(self):
+        return f"{self.code}: {self.message}"
+
+
+@dataclass
+class Report:
+    """The answer of `check_attention`.
+
+    ok: True where nothing wrong was found. findings: the faults, causes first. notes: what is
+    good to know and no fault. cannot_tell: sentences on what was not judged, and why.
+    subject: what was checked, in words.
+    """
+
+    findings: list = field(default_factory=list)
+    notes: list = field(default_factory=list)
+    cannot_tell: list = field(default_factory=list)
+    subject: str = ""
+
+    @property
+    def ok(self):
+        return not self.findings
+
+    def raise_if_wrong(self):
+        """Raise AssertionError with the findings, for use in tests; return the report if ok."""
+        if not self.ok:
+            raise AssertionError(str(self))
+        return self
+
+    @property
+    def headline(self):
+        if self.ok:
+            text = "nothing wrong found"
+        else:
+            count = len(self.findings)
+            text = "1 thing is wrong" if count == 1 else f"{count} things are wrong"
+        for sentence in self.cannot_tell:
+            text += f"; {sentence}"
+        return text
+
+    def __str__(self):
+        lines = [f"{self.subject}: {self.headline}"]
+        for number, finding in enumerate(self.findings, 1):
+            lines.append(f"{number}. [{finding.code}] {finding.message}")
+            if finding.evidence is not None and finding.evidence.numel():
+                lines.append(_indented(finding))
+        lines += [f"note [{note.code}] {note.message}" for note in self.notes]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        escaped = html.escape(self.headline)
+        parts = [f"<p><b>{html.escape(self.subject)}</b>: {escaped}</p>"]
+        for number, finding in enumerate(self.findings):
+            opened = " open" if number == 0 else ""
+            parts.append(
+                f"<details{opened}><summary><b>{html.escape(finding.code)}</b></summary>"
+                f"<p>{html.escape(finding.message)}</p>{_drawn(finding)}</details>"
+            )
+        if self.notes:
+            items = "".join(f"<li>{html.escape(note.message)}</li>" for note in self.notes)
+            parts.append(f"<details><summary>Notes</summary><ul>{items}</ul></details>")
+        return "\n".join(parts)
+
+
+def _rows(finding):
+    """The evidence as a list of rows of text, or None where it is no small matrix."""
+    evidence = finding.evidence
+    if evidence is None or not evidence.numel() or evidence.dim() > 2 or evidence.numel() > 144:
+        return None
+    if evidence.dim() < 2:
+        evidence = evidence.reshape(1, -1)
+    return [[_cell(number) for number in row] for row in evidence.tolist()]
+
+
+def _cell(number):
+    if number == 0:
+        return "·"
+    if number != number:
+        return "NaN"
+    return f"{number:.2g}"
+
+
+def _indented(finding):
+    rows = _rows(finding)
+    if rows is None:
+        return ""
+    lines = [f"   {finding.shows}:"] if finding.shows else []
+    width = max(len(cell) for row in rows for cell in row)
+    lines += ["   " + " ".join(cell.rjust(width) for cell in row) for row in rows]
+    return "\n".join(lines)
+
+
+_STYLE = "border:1px solid #999;padding:2px 8px;text-align:center;background:"
+
+
+def _drawn(finding):
+    """The evidence as a small table. A future pair that is seen is boxed and marked."""
+    rows = _rows(finding)
+    if rows is None:
+        return ""
+    pairs = "seen" in finding.shows or "move" in finding.shows or "visible" in finding.shows
+    square = len(rows) == len(rows[0]) and pairs
+    head = "".join(f"<th>{j}</th>" for j in range(len(rows[0])))
+    body = ""
+    for i, row in enumerate(rows):
+        cells = ""
+        for j, cell in enumerate(row):
+            wrong = square and j > i and cell != "·"
+            colour = "#f6c6c6" if wrong else "#ffffff"
+            text = f"✗ {cell}" if wrong else cell
+            cells += f'<td style="{_STYLE}{colour}">{text}</td>'
+        body += f"<tr><th>{i}</th>{cells}</tr>"
+    return (
+        f"<table><caption>{html.escape(finding.shows)}</caption>"
+        f"<tr><th></th>{head}</tr>{body}</table>"
+    )

@@ -1,0 +1,313 @@
+"""The module under test: its runs, and what they show, each found out once."""
+
+import contextlib
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from ..tracing import Capture
+from . import calling
+from .calling import CannotCheck, NoTensor
+from .flow import Flow, Kept
+from .guard import copy_module, read_settings, write_settings
+from .report import Finding
+
+TOLERANCE = 1e-5  # of the largest number in the output
+
+
+class NoDropout(TorchFunctionMode):
+    """Every dropout in the block lets everything through."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        name = getattr(function, "__name__", "")
+        if "dropout" in name and args:
+            return args[0]
+        if name == "scaled_dot_product_attention":
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                kwargs["dropout_p"] = 0.0
+        elif "dropout_p" in kwargs:
+            kwargs["dropout_p"] = 0.0
+        return function(*args, **kwargs)
+
+
+class Subject:
+    """A float32 copy with random weights, the way to call it, and the facts that tests read.
+
+    found: the codes of the findings so far; notes and unclear: what the report says beside them.
+    """
+
+    def __init__(self, module, d_model, num_heads, causal, clock):
+        self.original, self.causal, self.clock = module, causal, clock
+        self.found, self.notes, self.unclear, self.settings = [], [], [], {}
+        self.fresh, self.quiet, self.masks = False, False, None
+        self.error, self.shape, self.failed = None, None, {}
+        self._find_way(d_model, num_heads)
+
+    # --- how to call it ---------------------------------------------------------------------
+
+    def _find_way(self, d_model, num_heads):
+        heads = num_heads or calling.find_heads(self.original)
+        context = calling.find_context(self.original)
+        candidates = calling.widths(self.original, d_model)
+        if not candidates:
+            raise CannotCheck(
+                "The width of a token cannot be read from this module, which has no linear layer: "
+                "say it, as in check_attention(module, d_model=24)."
+            )
+        dtypes = [torch.float32]
+        for parameter in self.original.parameters():
+            if parameter.is_floating_point() and parameter.dtype not in dtypes:
+                dtypes.append(parameter.dtype)
+        for dtype in dtypes:
+            for width in candidates:
+                sizes = calling.choose_sizes(width, heads, context)
+                for way in calling.ways(self.original):
+                    if self._works(way, sizes, dtype):
+                        return
+        sizes = calling.choose_sizes(candidates[0], heads, context)
+        self._at_full_length(sizes, candidates)
+
+    def _works(self, way, sizes, dtype):
+        """Whether the way gives an output of the right shape; if so, get ready to use it."""
+        self.way, self.sizes = way, sizes
+        if way.layout == "one sentence":
+            self.sizes = replace(sizes, batch=1)
+        first = calling.prepare(self.original, dtype)
+        try:
+            output = self._call(first, self.draw(0, dtype))
+        except (Exception, NoTensor) as error:
+            if way.required and self._works_with_a_mask(dtype):
+                return True
+            self.error = self.error or error
+            return False
+        if output.dim() != 3 or output.shape[:2] != (self.sizes.batch, self.sizes.tokens):
+            self.shape = self.shape or (way.layout, tuple(output.shape))
+            return False
+        self._settle(dtype)
+        return True
+
+    def _works_with_a_mask(self, dtype):
+        from .masks import conventions  # the masks need a subject, the subject one mask
+
+        hidden = torch.ones(self.sizes.tokens, self.sizes.tokens, dtype=torch.bool).triu(1)
+        for convention in conventions(self, hidden):
+            masks = dict.fromkeys(self.way.required, convention.mask)
+            module = calling.prepare(self.original, dtype)
+            try:
+                output = self._call(module, self.draw(0, dtype), masks)
+            except Exception:
+                continue
+            if output.dim() == 3 and output.shape[:2] == (self.sizes.batch, self.sizes.tokens):
+                self.masks = masks
+                self._settle(dtype)
+                return True
+        return False
+
+    def _settle(self, dtype):
+        self.error = self.shape = None
+        self.dtype = dtype
+        self.pristine = calling.prepare(self.original, dtype)
+        if any(calling._lazy(p) for p in self.pristine.parameters()):
+            self._call(self.pristine, self.draw(0))  # lazy layers get their sizes
+        calling.randomise(self.pristine, self.sizes.d_model, seed=1)
+        self.module = copy_module(self.pristine)
+
+    def _at_full_length(self, sizes, candidates):
+        """Nothing worked: does the longest input, or another batch?"""
+        error, shape = self.error, self.shape
+        context = sizes.context
+        taken = {sizes.d_model, sizes.num_heads, sizes.d_model // (sizes.num_heads or 1)}
+        lengths = [context, *(n for n in (8, 16, 10) if n not in taken and n <= (context or 99))]
+        tries = [(sizes.batch, n) for n in lengths if n]
+        tries += [(n, sizes.tokens) for n in (1, 2, 4, 8)]
+        for batch, tokens in tries:
+            for way in calling.ways(self.original):
+                for width in candidates[:3]:
+                    other = replace(sizes, batch=batch, tokens=tokens, d_model=width)
+                    if self._works(way, other, torch.float32):
+                        what = "tokens" if tokens != sizes.tokens else "batch"
+                        self.failed[what] = (getattr(sizes, what), error)
+                        return
+        self.error, self.shape, self.sizes = error, shape, sizes
+        self.module = self.pristine = None
+
+    @cached_property
+    def device(self):
+        for tensor in [*self.original.parameters(), *self.original.buffers()]:
+            return tensor.device
+        return torch.device("cpu")
+
+    def draw(self, seed, dtype=None, batch=None, tokens=None):
+        """A random input (batch, tokens, d_model), the same for the same seed."""
+        generator = torch.Generator().manual_seed(1000 + seed)
+        shape = (batch or self.sizes.batch, tokens or self.sizes.tokens, self.sizes.d_model)
+        return torch.randn(shape, generator=generator).to(self.device, dtype or self.dtype)
+
+    # --- runs -------------------------------------------------------------------------------
+
+    def run(self, x, masks=None, module=None, seed=0):
+        """The output for x, from a clone of x, with a fixed random state."""
+        if module is None:
+            module = copy_module(self.pristine, share=True) if self.fresh else self.module
+        torch.manual_seed(seed)
+        return self._call(module, x.clone(), masks if masks is not None else self.masks)
+
+    def look(self, x, masks=None, module=None, seed=0):
+        """The same without gradients."""
+        with torch.no_grad():
+            return self.run(x, masks, module, seed).detach()
+
+    def _call(self, module, x, masks=None):
+        self.clock.look()
+        before = read_settings()
+        quiet = NoDropout() if self.quiet else contextlib.nullcontext()
+        try:
+            with quiet:
+                return self.way(module, x, masks)
+        finally:
+            after = read_settings()
+            if after != before:
+                changed = {n: (before[n], after[n]) for n in before if before[n] != after[n]}
+                self.settings |= changed
+                write_settings(before)
+
+    def capture(self, x, train=False):
+        """The Flow of one run: every torch operation with its numbers."""
+        module = copy_module(self.pristine, share=True) if self.fresh else self.module
+        module.train(train)
+        given = x.clone()
+        torch.manual_seed(0)
+        try:
+            with Capture(module, keep=Kept) as seen, contextlib.suppress(Exception):
+                output = self._call(module, given, self.masks)
+        finally:
+            module.eval()
+        return Flow(seen.calls, given, self.sizes, module)
+
+    def differs(self, first, second):
+        """The largest difference by row (batch, tokens), and whether it is more than rounding."""
+        change = (first - second).abs().amax(dim=-1)
+        return change / self.size, change > TOLERANCE * self.size
+
+    def note(self, code, message):
+        """Add a note to the report, once."""
+        if all(note.message != message for note in self.notes):
+            self.notes.append(Finding(code, message))
+
+    def forget(self):
+        """Let the facts be found out anew, after a change in how the module is called."""
+        for name in ("base", "size", "influence", "constant", "flows", "weights", "slopes"):
+            vars(self).pop(name, None)
+        vars(self).pop("_trials", None)
+
+    # --- facts ------------------------------------------------------------------------------
+
+    @cached_property
+    def x(self):
+        return self.draw(1)
+
+    @cached_property
+    def base(self):
+        return self.look(self.x)
+
+    @cached_property
+    def size(self):
+        """The size of the numbers in the output, by which differences are judged."""
+        return max(self.base.abs().nan_to_num().max().item(), 1e-12)
+
+    @cached_property
+    def influence(self):
+        """(tokens, tokens): how far output row i moves, of its size, when token j changes."""
+        tokens = self.sizes.tokens
+        moves = torch.zeros(tokens, tokens)
+        for seed in (2, 3):
+            other = 1.5 * self.draw(seed)
+            for j in range(tokens):
+                changed = self.x.clone()
+                changed[:, j] = other[:, j]
+                change, moved = self.differs(self.look(changed), self.base)
+                moves[:, j] = moves[:, j].maximum((change * moved).amax(dim=0).cpu())
+        return moves
+
+    @cached_property
+    def constant(self):
+        """How much the rows differ, of their size, when all tokens of a sentence are equal."""
+        same = self.x[:, :1].expand_as(self.x)
+        output = self.look(same)
+        return ((output - output[:, :1]).abs().max() / self.size).item()
+
+    @cached_property
+    def flows(self):
+        """Two captures, of two inputs."""
+        return self.capture(self.x), self.capture(self.draw(2))
+
+    @property
+    def flow(self):
+        return self.flows[0]
+
+    @cached_property
+    def weights(self):
+        """Each weight by its path, those of other modules that forward uses included."""
+        weights = calling.weights_of(self.module)
+        known = {id(weight) for weight in weights.values()}
+        for name, weight in self.flow.foreign(known):
+            weights[name] = weight
+        return weights
+
+    def redrawn(self, weight, rows=None):
+        """The output after a weight (or the rows of it that are True) was drawn anew."""
+        kept = weight.data
+        generator = torch.Generator().manual_seed(7)
+        noise = torch.randn(kept.shape, generator=generator).to(kept)
+        fresh = noise / calling.fan_in(kept, self.sizes.d_model) ** 0.5
+        if rows is not None:
+            fresh = torch.where(rows, fresh, kept)
+        try:
+            weight.data = fresh
+            return self.look(self.x)
+        finally:
+            weight.data = kept
+
+    def moves(self, weight, rows=None):
+        """Whether drawing the weight anew changes the output."""
+        return bool(self.differs(self.redrawn(weight, rows), self.base)[1].any())
+
+    def gradients(self, x):
+        """Gradient of a random sum of the output by weight path; None where there is none."""
+        names, weights = zip(*self.weights.items(), strict=True) if self.weights else ((), ())
+        output = self.run(x)
+        if not weights or not output.requires_grad:
+            return dict.fromkeys(names)
+        generator = torch.Generator().manual_seed(5)
+        mix = torch.randn(output.shape, generator=generator).to(output)
+        wanted = [weight for weight in weights if weight.requires_grad]
+        found = torch.autograd.grad((output * mix).sum(), wanted, allow_unused=True)
+        by_id = {id(weight): g for weight, g in zip(wanted, found, strict=True)}
+        return {name: by_id.get(id(w)) for name, w in zip(names, weights, strict=True)}
+
+    @cached_property
+    def slopes(self):
+        """The gradients on the five-token input."""
+        return self.gradients(self.x)
+
+
+def dropouts(module):
+    """(path, layer) of each dropout layer."""
+    kinds = nn.modules.dropout._DropoutNd
+    return [(path, part) for path, part in module.named_modules() if isinstance(part, kinds)]
+
+
+def set_dropout(module, p):
+    """Set all dropout layers, and plain numbers named after dropout, to p."""
+    for part in module.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.p = p
+        for name, value in list(vars(part).items()):
+            if "drop" in name.lower() and isinstance(value, float):
+                setattr(part, name, p)

@@ -1,0 +1,511 @@
+"""Right attention that a naive checker calls wrong: no finding on any of it."""
+
+import copy
+import math
+
+import torch
+import torch.nn.functional as F
+from planted import make
+from torch import nn
+
+from attention_course import (
+    CausalHead,
+    LoopedMultiHeadAttention,
+    MultiHeadAttention,
+    causal_mask,
+    rotary,
+)
+
+
+class Plain(nn.Module):
+    """Four layers and the steps between them, each a method that a variant replaces."""
+
+    def __init__(self, d_model, num_heads, bias=True):
+        super().__init__()
+        self.num_heads, self.head_dim = num_heads, d_model // num_heads
+        self.q = nn.Linear(d_model, d_model, bias=bias)
+        self.k = nn.Linear(d_model, d_model, bias=bias)
+        self.v = nn.Linear(d_model, d_model, bias=bias)
+        self.o = nn.Linear(d_model, d_model, bias=bias)
+
+    def split(self, x):
+        return x.view(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
+
+    def merge(self, x):
+        return x.transpose(1, 2).flatten(2)
+
+    def places(self, x):
+        return x
+
+    def scores(self, q, k):
+        return q @ k.mT / math.sqrt(self.head_dim)
+
+    def hide(self, scores):
+        return scores.masked_fill(causal_mask(scores.shape[-1]), -torch.inf)
+
+    def soften(self, scores):
+        return scores.softmax(-1)
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        weights = self.soften(self.hide(self.scores(self.places(q), self.places(k))))
+        return self.o(self.merge(weights @ v))
+
+
+class SameAtStart(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.k, self.v = copy.deepcopy(self.q), copy.deepcopy(self.q)
+
+
+class NoBias(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads, bias=False)
+
+
+class HeadAxisLast(Plain):
+    def split(self, x):
+        return x.view(*x.shape[:2], self.head_dim, self.num_heads).permute(0, 3, 1, 2)
+
+    def merge(self, x):
+        return x.permute(0, 2, 3, 1).flatten(2)
+
+
+class HeadsInBatch(Plain):
+    def split(self, x):
+        return torch.cat(x.chunk(self.num_heads, dim=-1), dim=0)
+
+    def merge(self, x):
+        return torch.cat(x.chunk(self.num_heads, dim=0), dim=-1)
+
+
+class Rotary(Plain):
+    def places(self, x):
+        return rotary(x)
+
+
+class Normed(Plain):
+    def places(self, x):
+        return F.normalize(x, dim=-1)
+
+    def scores(self, q, k):
+        return 10 * q @ k.mT
+
+
+class LearnedTemperature(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.temperature = nn.Parameter(torch.tensor(2.0))
+
+    def scores(self, q, k):
+        return q @ k.mT * self.temperature
+
+
+class QuarterRoots(Plain):
+    def places(self, x):
+        return x * self.head_dim**-0.25
+
+    def scores(self, q, k):
+        return q @ k.mT
+
+
+class ScaledQueries(Plain):
+    def scores(self, q, k):
+        q = q / math.sqrt(self.head_dim)
+        return torch.einsum("bhqd,bhkd->bhqk", q, k)
+
+
+class MaskFirst(Plain):
+    def scores(self, q, k):
+        return q @ k.mT
+
+    def hide(self, scores):
+        return scores.masked_fill(causal_mask(scores.shape[-1]), -1e9) / math.sqrt(self.head_dim)
+
+
+class Additive(Plain):
+    def hide(self, scores):
+        return scores + torch.full(scores.shape[-2:], -1e4).triu(1)
+
+
+class FiniteMinimum(Plain):
+    def hide(self, scores):
+        keep = torch.ones(scores.shape[-2:]).tril()
+        return torch.where(keep == 1, scores, torch.finfo(scores.dtype).min)
+
+
+class Assigned(Plain):
+    def hide(self, scores):
+        scores[:, :, causal_mask(scores.shape[-1])] = float("-inf")
+        return scores
+
+
+class TwoWay(Plain):
+    def hide(self, scores):
+        return scores
+
+
+class Alibi(Plain):
+    def hide(self, scores):
+        tokens = scores.shape[-1]
+        places = torch.arange(tokens)
+        slopes = 2.0 ** -torch.arange(1, self.num_heads + 1)
+        bias = (places - places[:, None]) * slopes[:, None, None]
+        return super().hide(scores + bias)
+
+
+class RelativeBias(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.table = nn.Embedding(31, num_heads)
+
+    def hide(self, scores):
+        places = torch.arange(scores.shape[-1])
+        return super().hide(scores + self.table(places - places[:, None] + 15).permute(2, 0, 1))
+
+
+class SoftmaxByHand(Plain):
+    def soften(self, scores):
+        raised = torch.exp(scores - scores.amax(-1, keepdim=True))
+        return raised / raised.sum(-1, keepdim=True)
+
+
+class Renormalised(Plain):
+    def hide(self, scores):
+        return scores
+
+    def soften(self, scores):
+        weights = scores.softmax(-1) * (~causal_mask(scores.shape[-1]))
+        return weights / weights.sum(-1, keepdim=True)
+
+
+class Sink(Plain):
+    """One more place in each softmax, for no token: rows of weights sum below one."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.sinks = nn.Parameter(torch.zeros(num_heads))
+
+    def soften(self, scores):
+        sink = self.sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        return torch.cat([scores, sink], dim=-1).softmax(-1)[..., :-1]
+
+
+class OneMore(Plain):
+    """exp(s) / (1 + Σ exp(s)): rows sum below one."""
+
+    def soften(self, scores):
+        raised = scores.exp()
+        return raised / (1 + raised.sum(-1, keepdim=True))
+
+
+class ByBlocks(Plain):
+    """The softmax summed up block by block, as the fast kernels do."""
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        tokens = x.shape[1]
+        top = torch.full((*q.shape[:3], 1), -torch.inf)
+        total, out = torch.zeros_like(top), torch.zeros_like(q)
+        for start in range(0, tokens, 2):
+            block = slice(start, start + 2)
+            scores = q @ k[:, :, block].mT / math.sqrt(self.head_dim)
+            scores = scores.masked_fill(causal_mask(tokens)[:, block], -torch.inf)
+            new = torch.maximum(top, scores.amax(-1, keepdim=True))
+            raised, shrink = torch.exp(scores - new), torch.exp(top - new)
+            total = total * shrink + raised.sum(-1, keepdim=True)
+            out, top = out * shrink + raised @ v[:, :, block], new
+        return self.o(self.merge(out / total))
+
+
+class TokenByToken(Plain):
+    """One query at a time, in Python loops."""
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        rows = []
+        for t in range(x.shape[1]):
+            scores = (q[:, :, t : t + 1] * k[:, :, : t + 1]).sum(-1) / self.head_dim**0.5
+            weights = torch.softmax(scores, dim=-1).unsqueeze(-1)
+            rows.append((weights * v[:, :, : t + 1]).sum(2))
+        return self.o(self.merge(torch.stack(rows, dim=2)))
+
+
+class WithWeights(Plain):
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        self.kept = self.hide(self.scores(q, k)).softmax(-1)
+        return self.o(self.merge(self.kept @ v)), self.kept
+
+
+class WeightsFirst(WithWeights):
+    def forward(self, x):
+        return tuple(reversed(super().forward(x)))
+
+
+class AsDict(Plain):
+    def forward(self, x):
+        return {"cache": None, "out": super().forward(x)}
+
+
+class Residual(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.norm, self.drop = nn.LayerNorm(d_model), nn.Dropout(0.1)
+
+    def forward(self, x):
+        return x + self.drop(super().forward(self.norm(x)))
+
+
+class Cached(Plain):
+    """Keys and values of earlier calls are kept."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.cache = None
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        if self.cache is not None and self.cache[0].shape[0] == k.shape[0]:
+            k, v = (torch.cat(pair, dim=2) for pair in zip(self.cache, (k, v), strict=True))
+        self.cache = k, v
+        scores = self.scores(q, k)
+        hidden = torch.ones(scores.shape[-2:]).triu(1 + k.shape[2] - q.shape[2]).bool()
+        return self.o(self.merge(scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v))
+
+
+class Grouped(nn.Module):
+    """Fewer keys and values than queries, each shared by a group of heads."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.heads, self.kv, self.d = num_heads, max(num_heads // 2, 1), d_model // num_heads
+        self.wq = nn.Linear(d_model, self.heads * self.d, bias=False)
+        self.wk = nn.Linear(d_model, self.kv * self.d, bias=False)
+        self.wv = nn.Linear(d_model, self.kv * self.d, bias=False)
+        self.wo = nn.Linear(self.heads * self.d, d_model, bias=False)
+
+    def forward(self, x):
+        b, t, _ = x.shape
+        q = self.wq(x).view(b, t, self.heads, self.d).transpose(1, 2)
+        k = self.wk(x).view(b, t, self.kv, self.d).transpose(1, 2)
+        v = self.wv(x).view(b, t, self.kv, self.d).transpose(1, 2)
+        k, v = (p.repeat_interleave(self.heads // self.kv, dim=1) for p in (k, v))
+        return self.wo(
+            F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        )
+
+
+class FusedKV(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.h = num_heads
+        self.to_q = nn.Linear(d_model, d_model, bias=False)
+        self.to_kv = nn.Linear(d_model, 2 * d_model, bias=False)
+
+    def forward(self, x):
+        b, t, d = x.shape
+        k, v = self.to_kv(x).chunk(2, dim=-1)
+        q, k, v = (p.reshape(b, t, self.h, -1).transpose(1, 2) for p in (self.to_q(x), k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+
+class BlockOrder(nn.Module):
+    """Fused projections as (head, v/k/q, head_dim), an order of its own."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.h = num_heads
+        self.all = nn.Linear(d_model, 3 * d_model)
+        self.end = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        b, t, d = x.shape
+        v, k, q = self.all(x).view(b, t, self.h, 3, d // self.h).permute(3, 0, 2, 1, 4).unbind(0)
+        scores = q @ k.mT / (d // self.h) ** 0.5
+        scores = scores.masked_fill(causal_mask(t), -torch.inf)
+        return self.end((scores.softmax(-1) @ v).transpose(1, 2).reshape(b, t, d))
+
+
+class SlicesInLoop(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.h = num_heads
+        self.a = nn.Linear(d_model, d_model)
+        self.b = nn.Linear(d_model, d_model)
+        self.c = nn.Linear(d_model, d_model)
+        self.d = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        q, k, v = self.a(x), self.b(x), self.c(x)
+        size = x.shape[-1] // self.h
+        out = torch.zeros_like(x)
+        for n in range(self.h):
+            part = slice(n * size, (n + 1) * size)
+            scores = q[..., part] @ k[..., part].transpose(1, 2) / size**0.5
+            scores = scores + torch.zeros_like(scores).masked_fill(causal_mask(x.shape[1]), -1e9)
+            out[..., part] = scores.softmax(-1) @ v[..., part]
+        return self.d(out)
+
+
+class KeysFirst(nn.Module):
+    """Scores as keys times queries, softmax over the keys, which are the rows."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.size = d_model // num_heads
+        self.query = nn.Linear(d_model, self.size)
+        self.key = nn.Linear(d_model, self.size)
+        self.value = nn.Linear(d_model, self.size)
+
+    def forward(self, x):
+        scores = self.key(x) @ self.query(x).mT / self.size**0.5  # (keys, queries)
+        scores = scores.masked_fill(causal_mask(x.shape[1]).T, -torch.inf)
+        return scores.softmax(dim=1).mT @ self.value(x)
+
+
+class OneSentence(nn.Module):
+    """No batch: (tokens, d_model) in and out, weights as plain matrices."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.W_query = nn.Parameter(torch.rand(d_model, d_model // num_heads))
+        self.W_key = nn.Parameter(torch.rand(d_model, d_model // num_heads))
+        self.W_value = nn.Parameter(torch.rand(d_model, d_model // num_heads))
+
+    def forward(self, x):
+        keys, queries, values = x @ self.W_key, x @ self.W_query, x @ self.W_value
+        scores = queries @ keys.T
+        return torch.softmax(scores / keys.shape[-1] ** 0.5, dim=-1) @ values
+
+
+class TokensFirst(Plain):
+    def forward(self, x):
+        x = x.transpose(0, 1)
+        t, b, d = x.shape
+        q, k, v = (
+            layer(x).reshape(t, b, self.num_heads, -1).permute(1, 2, 0, 3)
+            for layer in (self.q, self.k, self.v)
+        )
+        context = self.hide(self.scores(q, k)).softmax(-1) @ v
+        return self.o(context.permute(2, 0, 1, 3).reshape(t, b, d)).transpose(0, 1)
+
+
+class Windowed(Plain):
+    """Each token sees itself and the two before it."""
+
+    def hide(self, scores):
+        far = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(-3)
+        return super().hide(scores.masked_fill(far, -torch.inf))
+
+
+class AttentionTwice(Plain):
+    def forward(self, x):
+        return super().forward(super().forward(x))
+
+
+class Block(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.attn = MultiHeadAttention(d_model, num_heads)
+        self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.ff = nn.Sequential(
+            nn.Linear(d_model, 4 * d_model), nn.GELU(), nn.Linear(4 * d_model, d_model)
+        )
+
+    def forward(self, x):
+        x = x + self.attn(self.norm1(x))
+        return x + self.ff(self.norm2(x))
+
+
+class Wrapped(nn.Module):
+    """nn.MultiheadAttention with its mask."""
+
+    def __init__(self, d_model, num_heads, causal=True, batch_first=True, need_weights=True):
+        super().__init__()
+        self.causal, self.first, self.need = causal, batch_first, need_weights
+        self.mha = nn.MultiheadAttention(d_model, num_heads, batch_first=batch_first)
+
+    def forward(self, x):
+        hidden = causal_mask(x.shape[1]) if self.causal else None
+        x = x if self.first else x.transpose(0, 1)
+        out, _ = self.mha(x, x, x, attn_mask=hidden, need_weights=self.need)
+        return out if self.first else out.transpose(0, 1)
+
+
+class OwnLayer(nn.Module):
+    """A mask made at the first call and kept on the input's device."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.inner, self.hidden = Plain(d_model, num_heads), None
+        self.inner.hide = self.hide
+
+    def hide(self, scores):
+        if self.hidden is None or self.hidden.shape[-1] != scores.shape[-1]:
+            self.hidden = causal_mask(scores.shape[-1], scores.device)
+        return scores.masked_fill(self.hidden, -torch.inf)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def gpt2(attention):
+    def build(d_model, num_heads):
+        from transformers import GPT2Config
+        from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
+
+        config = GPT2Config(n_embd=d_model, n_head=num_heads, n_positions=8, n_layer=1)
+        config._attn_implementation = attention
+        return GPT2Attention(config, layer_idx=0)
+
+    return build
+
+
+def bert(attention):
+    def build(d_model, num_heads):
+        from transformers import BertConfig
+        from transformers.models.bert.modeling_bert import BertAttention
+
+        config = BertConfig(hidden_size=d_model, num_attention_heads=num_heads)
+        config._attn_implementation = attention
+        return BertAttention(config)
+
+    return build
+
+
+def bert_self(d_model, num_heads):
+    from transformers import BertConfig
+    from transformers.models.bert.modeling_bert import BertSelfAttention
+
+    config = BertConfig(hidden_size=d_model, num_attention_heads=num_heads)
+    config._attn_implementation = "eager"
+    return BertSelfAttention(config)
+
+
+VARIANTS = {
+    kind.__name__: kind
+    for kind in list(globals().values())
+    if isinstance(kind, type) and issubclass(kind, nn.Module) and kind.__module__ == __name__
+}
+CORRECT = {
+    **{name: (lambda d, h, kind=kind: kind(d, h)) for name, kind in VARIANTS.items()},
+    **{f"base {name}": make(name) for name in (
+        "separate", "fused", "heads", "einsum", "transposed", "kernel", "given", "padded"
+    )},
+    "wrapped two-way": lambda d, h: Wrapped(d, h, causal=False),
+    "wrapped tokens first": lambda d, h: Wrapped(d, h, batch_first=False),
+    "wrapped fused": lambda d, h: Wrapped(d, h, need_weights=False),
+    "torch": lambda d, h: nn.MultiheadAttention(d, h, batch_first=True),
+    "torch tokens first": lambda d, h: nn.MultiheadAttention(d, h, 0.1),
+    "gpt2 eager": gpt2("eager"),
+    "gpt2 fused": gpt2("sdpa"),
+    "bert eager": bert("eager"),
+    "bert fused": bert("sdpa"),
+    "bert self": bert_self,
+    "course head": lambda d, h: CausalHead(d, d // h),
+    "course looped": lambda d, h: LoopedMultiHeadAttention(d, h, dropout=0.1),
+    "course split": lambda d, h: MultiHeadAttention(d, h, dropout=0.1),
+    "course two-way": lambda d, h: MultiHeadAttention(d, h, causal=False, bias=True),
+    "course own width": lambda d, h: MultiHeadAttention(d, h, head_dim=7),
+}  # fmt: skip
