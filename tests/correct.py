@@ -304,7 +304,7 @@ class FusedKV(nn.Module):
         self.to_kv = nn.Linear(d_model, 2 * d_model, bias=False)
 
     def forward(self, x):
-        b, t, d = x.shape
+        b, t, _ = x.shape
         k, v = self.to_kv(x).chunk(2, dim=-1)
         q, k, v = (p.reshape(b, t, self.h, -1).transpose(1, 2) for p in (self.to_q(x), k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)

@@ -18,7 +18,10 @@ from .positions import LearnedPositions, rotary, sinusoidal
 
 # public name -> the module that holds it, imported at first use
 _LAZY = {
+    "Finding": "checking",
+    "Report": "checking",
     "ShapeTrace": "tracing",
+    "check_attention": "checking",
     "compare_times": "timing",
     "explore_heads": "explorers",
     "explore_mask": "explorers",

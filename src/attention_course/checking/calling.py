@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from .guard import copy_module, read_settings, reachable, write_settings
+from .guard import copy_module, reachable, read_settings, write_settings
 
 BATCH, TOKENS, D_MODEL, NUM_HEADS = 3, 5, 24, 4  # head_dim 6: no two sizes, no two scales equal
 CONTEXT = 8
@@ -151,7 +151,9 @@ def wants_cuda(error):
     """Whether an exception says that a GPU is missing."""
     text = str(error)
     return bool(re.search(r"CUDA|NVIDIA|cuda", text)) and bool(
-        re.search(r"not compiled|No NVIDIA|no NVIDIA|not available|is_available|driver|No CUDA", text)
+        re.search(
+            r"not compiled|No NVIDIA|no NVIDIA|not available|is_available|driver|No CUDA", text
+        )
     )
 
 
@@ -316,7 +318,7 @@ def ways(module):
         parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError):
         parameters = []
-    way, first, inputs, unknown = Way(inputs=0), None, 0, []
+    way, first, inputs = Way(inputs=0), None, 0
     positional = True
     for p in parameters:
         name, needed = p.name, p.default is p.empty
@@ -332,9 +334,7 @@ def ways(module):
             positional, way = False, replace(way, zeros=(*way.zeros, name))
         elif needed and _PLACES.search(name):
             positional, way = False, replace(way, places=(*way.places, name))
-        elif needed or (
-            first and _QUERIES.search(first.lower()) and _KEYS.search(name.lower())
-        ):
+        elif needed or (first and _QUERIES.search(first.lower()) and _KEYS.search(name.lower())):
             first = first or name
             if positional and p.kind is not p.KEYWORD_ONLY:
                 inputs += 1
@@ -374,10 +374,10 @@ def weights_of(module):
     found = dict(module.named_parameters())
     known = {id(parameter) for parameter in found.values()}
     for path, thing in reachable(module):
-        if isinstance(thing, torch.Tensor) and thing.requires_grad and thing.is_leaf:
-            if id(thing) not in known:
-                known.add(id(thing))
-                found[path] = thing
+        trainable = isinstance(thing, torch.Tensor) and thing.requires_grad and thing.is_leaf
+        if trainable and id(thing) not in known:
+            known.add(id(thing))
+            found[path] = thing
     return found
 
 

@@ -85,7 +85,9 @@ def heads_attend_heads(s):
         return None
     for core in s.cores:
         rows, columns = core.weights.shape[-2:]
-        if columns != s.sizes.tokens and not ("batch-mixed" in s.found and columns == s.sizes.batch):
+        if columns != s.sizes.tokens and not (
+            "batch-mixed" in s.found and columns == s.sizes.batch
+        ):
             return Finding(
                 "heads-attend-heads",
                 f"Token {s.sizes.tokens - 1} ignores tokens 0 to {s.sizes.tokens - 2}: the "
@@ -298,7 +300,7 @@ _LETTER = re.compile(
 
 
 def letter_of(path):
-    """"q", "k" or "v" by the layer's name, or None."""
+    """ "q", "k" or "v" by the layer's name, or None."""
     for part in reversed(path.split(".")):
         name = re.sub(r"\[.*\]", "", part).lower()
         if match := _LETTER.match(name):
@@ -330,8 +332,10 @@ def _in_place(s, letter):
         if any(_same_numbers(fused[a], fused[2]) for a in (0, 1)):
             return False
         given = [
-            any(at is None and kept.tensor is s.flow.given for at, kept in
-                s.flow.origin(*operand).sources)
+            any(
+                at is None and kept.tensor is s.flow.given
+                for at, kept in s.flow.origin(*operand).sources
+            )
             for operand in core.operands
         ]
         if any(given) or not all(ids):
@@ -726,11 +730,11 @@ def unused_layer(s):
     train = None
     for name, weight in s.weights.items():
         owner = name.rpartition(".")[0] or name
-        if name.endswith("bias") and f"{name[:-4]}weight" in s.weights or owner in s.named:
+        if (name.endswith("bias") and f"{name[:-4]}weight" in s.weights) or owner in s.named:
             continue
         if s.flow.used(weight) and not _result_lost(s, name):
             continue
-        if s.moves(weight) or (gradient := s.slopes.get(name)) is not None and gradient.any():
+        if s.moves(weight) or ((gradient := s.slopes.get(name)) is not None and gradient.any()):
             continue
         train = train or s.capture(s.x, train=True)
         if s.flow.used(weight) or not train.used(weight):
@@ -792,7 +796,7 @@ def _dead_rows(name, weight, gradient):
         return
     for axis in (0, 1):
         dead = gradient.abs().amax(dim=1 - axis) == 0
-        if 0 < dead.sum() and dead.sum() >= len(dead) // 4:
+        if dead.sum() > 0 and dead.sum() >= len(dead) // 4:
             numbers = dead.nonzero().flatten().tolist()
             rows = dead[:, None] if axis == 0 else dead[None, :]
             word = "rows" if axis == 0 else "columns"
@@ -815,8 +819,7 @@ def not_registered(s):
             if any(id(p) in used and id(p) not in owned for p in thing.parameters()):
                 lists.append(path)
         elif id(thing) in used and id(thing) not in owned and _as_weight(s, thing):
-            if not any(path.startswith(f"{p}.") for p in lists):
-                plain.append(path)
+            plain.append(path)
     if lists:
         top = list(dict.fromkeys(re.split(r"[\[.]", path)[0] or path for path in lists))
         name = _listed([f"self.{path}" for path in top])
@@ -826,6 +829,7 @@ def not_registered(s):
             f"them, so the optimiser never sees these weights and to(device) does not move "
             f"them. Use nn.ModuleList or nn.ModuleDict.",
         )
+    plain = [path for path in plain if not path.startswith(tuple(f"{p}." for p in lists))]
     if plain:
         return Finding(
             "not-registered",

@@ -127,8 +127,10 @@ def check_attention(module_or_factory, num_heads=None, causal=None, d_model=None
 
 
 def _title(thing):
-    return type(thing).__name__ if isinstance(thing, nn.Module) else getattr(
-        thing, "__name__", type(thing).__name__
+    return (
+        type(thing).__name__
+        if isinstance(thing, nn.Module)
+        else getattr(thing, "__name__", type(thing).__name__)
     )
 
 
@@ -163,9 +165,7 @@ def _run_tests(subject, report):
                     )
     except TimeUp:
         left = [test.__name__.replace("_", "-") for test in [*BLOCKING, *TESTS] if test not in done]
-        report.cannot_tell.append(
-            f"stopped after {SECONDS} seconds; not judged: {', '.join(left)}"
-        )
+        report.cannot_tell.append(f"stopped after {SECONDS} seconds; not judged: {', '.join(left)}")
 
 
 def _stops(subject, finding):

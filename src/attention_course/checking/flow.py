@@ -93,10 +93,11 @@ class Flow:
         for call in self.calls:
             for kept in call.inputs:
                 tensor = kept.tensor
-                if tensor.is_leaf and tensor.requires_grad and id(tensor) not in known:
-                    if tensor is not self.given and tensor.dim():
-                        name = f"a weight of shape {tuple(tensor.shape)} in `{call.line}`"
-                        found.setdefault(id(tensor), (name, tensor))
+                if not (tensor.is_leaf and tensor.requires_grad and tensor.dim()):
+                    continue
+                if id(tensor) not in known and tensor is not self.given:
+                    name = f"a weight of shape {tuple(tensor.shape)} in `{call.line}`"
+                    found.setdefault(id(tensor), (name, tensor))
         return list(found.values())
 
     # --- walking back -----------------------------------------------------------------------
@@ -138,9 +139,7 @@ class Flow:
     def is_weight(self, kept, before):
         """Whether an operand is a weight: a leaf that is not the input, in any layout."""
         sources = self.origin(kept, before).sources
-        return bool(sources) and all(
-            at is None and k.tensor is not self.given for at, k in sources
-        )
+        return bool(sources) and all(at is None and k.tensor is not self.given for at, k in sources)
 
     def is_projection(self, at):
         if at is None:
@@ -275,11 +274,15 @@ def _einsum(at, call):
     left, right = call.inputs
     terms, _, out = equation.partition("->")
     first, second = terms.split(",")
-    dots = max(
-        k.value.dim() - len(term.replace("...", ""))
-        for k, term in ((left, first), (right, second))
-        if "..." in term
-    ) if "..." in terms else 0
+    dots = (
+        max(
+            k.value.dim() - len(term.replace("...", ""))
+            for k, term in ((left, first), (right, second))
+            if "..." in term
+        )
+        if "..." in terms
+        else 0
+    )
     names = "".join(c for c in "ABCDEFGHIJKLMNOP" if c not in equation)[:dots]
 
     def spelled(term, kept):
@@ -343,7 +346,7 @@ def cores(flow):
     for at, call in enumerate(flow.calls):
         if call.name == "scaled_dot_product_attention":
             found.append(_fused(at, call))
-    for at, product in flow.products.items():
+    for product in flow.products.values():
         for side in (0, 1):
             core = _core(flow, product, side)
             if core is not None:
@@ -529,9 +532,7 @@ def token_axes(value, sizes):
     if value.dim() and value.shape[0] == batch * tokens and batch > 1:
         found.append(value.unflatten(0, (batch, tokens)).movedim(1, 0))
         found.append(value.unflatten(0, (tokens, batch)))
-    found += [
-        value.movedim(axis, 0) for axis in range(value.dim()) if value.shape[axis] == tokens
-    ]
+    found += [value.movedim(axis, 0) for axis in range(value.dim()) if value.shape[axis] == tokens]
     return found
 
 

@@ -92,7 +92,7 @@ class MaskTrial:
                 self.leaks.append((verdict, convention))
 
     def _judge(self, convention, hidden, kind):
-        """"hides", "ignored", "leaks", or None where forward does not take such a mask."""
+        """ "hides", "ignored", "leaks", or None where forward does not take such a mask."""
         s, masks = self.subject, {self.name: convention.mask}
         try:
             base = s.look(s.x, masks)

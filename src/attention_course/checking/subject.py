@@ -185,7 +185,7 @@ class Subject:
         torch.manual_seed(0)
         try:
             with Capture(module, keep=Kept) as seen, contextlib.suppress(Exception):
-                output = self._call(module, given, self.masks)
+                self._call(module, given, self.masks)
         finally:
             module.eval()
         return Flow(seen.calls, given, self.sizes, module)
