@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from .attention import LoopedMultiHeadAttention, MultiHeadAttention
 from .tables import table_text
 
-FEWEST_ROUNDS, MOST_ROUNDS = 7, 101
+FEWEST_ROUNDS, MOST_ROUNDS = 5, 101
 BLOCK_SECONDS = 0.005  # a fast function is called as often as fills this
 
 
@@ -31,7 +31,7 @@ def compare_times(functions, *inputs, gradients=False, seconds=2.0, tolerance=1e
     several results the first counts: the output of (output, weights). gradients=True times
     forward and backward together, with gradients for the inputs and all parameters; without
     it, none are recorded. seconds: about how long to measure in all, though never fewer than
-    seven rounds. tolerance: the largest difference allowed, as a share of the largest value.
+    five rounds. tolerance: the largest difference allowed, as a share of the largest value.
 
     Before a clock starts, every result (and every gradient of an input) is compared with the
     first function's, and so is the number of parameters wherever modules are known: the
@@ -51,8 +51,35 @@ def compare_times(functions, *inputs, gradients=False, seconds=2.0, tolerance=1e
         }
     with torch.set_grad_enabled(gradients):
         _check_equal(functions, inputs, tolerance, gradients)
-        seconds = _interleave(functions, inputs, seconds)
+        seconds = take_turns(functions, inputs, seconds)
     return Times(seconds, machine(inputs), tolerance, gradients)
+
+
+def take_turns(functions, inputs, seconds):
+    """Return {name: [seconds per call, one a round]}; every round calls each function.
+
+    `compare_times` without its proof of equality, for work that is not the same.
+    """
+    timers = {
+        name: Timer(
+            "function(*inputs)",
+            globals={"function": function, "inputs": inputs},
+            num_threads=torch.get_num_threads(),
+        )
+        for name, function in functions.items()
+    }
+    once = {name: timer.timeit(1).median for name, timer in timers.items()}
+    calls = {name: max(1, round(BLOCK_SECONDS / one)) for name, one in once.items()}
+    # each block comes after two calls that do not count, which torch makes to warm up
+    round_seconds = sum((calls[name] + 2) * once[name] for name in timers)
+    rounds = min(MOST_ROUNDS, max(FEWEST_ROUNDS, round(seconds / round_seconds)))
+    taken = {name: [] for name in timers}
+    order = list(timers)
+    for _ in tqdm(range(rounds), desc="timing", delay=1, leave=False):
+        for name in order:
+            taken[name].append(timers[name].timeit(calls[name]).median)
+        order = [*order[1:], order[0]]
+    return taken
 
 
 @dataclass(frozen=True, repr=False)
@@ -320,30 +347,6 @@ def duration(seconds):
 def _quartiles(values):
     points = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
     return torch.tensor(values, dtype=torch.float64).quantile(points).tolist()
-
-
-def _interleave(functions, inputs, seconds):
-    """Return {name: [seconds per call in each round]}; each round calls every function."""
-    timers = {
-        name: Timer(
-            "function(*inputs)",
-            globals={"function": function, "inputs": inputs},
-            num_threads=torch.get_num_threads(),
-        )
-        for name, function in functions.items()
-    }
-    once = {name: min(timer.timeit(1).median for _ in range(2)) for name, timer in timers.items()}
-    calls = {name: max(1, round(BLOCK_SECONDS / one)) for name, one in once.items()}
-    # each block comes after two calls that do not count, which torch makes to warm up
-    round_seconds = sum((calls[name] + 2) * once[name] for name in timers)
-    rounds = min(MOST_ROUNDS, max(FEWEST_ROUNDS, round(seconds / round_seconds)))
-    taken = {name: [] for name in timers}
-    order = list(timers)
-    for _ in tqdm(range(rounds), desc="timing", delay=1, leave=False):
-        for name in order:
-            taken[name].append(timers[name].timeit(calls[name]).median)
-        order = [*order[1:], order[0]]
-    return taken
 
 
 def _check_functions(functions):

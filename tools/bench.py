@@ -1,0 +1,186 @@
+"""Measure what the course says about speed and memory (`make bench`), in under six minutes.
+
+Every ratio is the median over rounds in which both sides ran in turns, so compare ratios
+rather than times. The tables are printed, and written to bench.json with their quartiles.
+"""
+
+import json
+import math
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+
+import attention_course
+from attention_course import MultiHeadAttention, causal_mask, compare_times
+from attention_course.lectures import HEAD_DIM
+from attention_course.tables import table
+from attention_course.timing import Times, loop_and_split, machine, peak_memory, take_turns
+
+RESULT = Path(__file__).parents[1] / "bench.json"
+LOOP_AT_LEAST = {2: 1.2, 20: 7, 200: 22, 400: 26, 4000: 30}  # heads -> loop / split written out
+LARGE = (8, 1024, 768, 12)  # batch, tokens, d_model, heads
+SIZES = {LARGE: 12, (2, 256, 768, 12): 6, (1, 16, 96, 96): 4}  # -> seconds for a comparison
+MEMORY_TOKENS = (1024, 2048, 4096)
+
+
+def loop_against_split():
+    """Yield a row for each number of heads: batch 2, 6 tokens, head width 3, with W_out."""
+    for heads, least in LOOP_AT_LEAST.items():
+        x = _input(2, 6, 6)
+        times = compare_times(loop_and_split(6, heads, HEAD_DIM), x, seconds=3)
+        yield _row(f"{heads} heads", times, "loop", "split written out", at_least=least)
+
+
+def against_torch():
+    """Yield rows for `MultiHeadAttention` / `nn.MultiheadAttention`, whichever mode is faster."""
+    for (batch, tokens, d_model, heads), seconds in SIZES.items():
+        torch.manual_seed(0)
+        split, x = MultiHeadAttention(d_model, heads), _input(batch, tokens, d_model)
+        mask = causal_mask(tokens)
+        fastest = {"need_weights": False, "is_causal": True}
+        weights = {"average_attn_weights": False}
+        for what, ours, keywords, gradients, most in (
+            ("forward", split, fastest, False, 1.00),
+            ("forward and backward", split, fastest, True, 1.00),
+            ("forward with weights", partial(split, need_weights=True), weights, False, 1.20),
+        ):
+            modes = ("train",) if gradients else ("train", "eval")  # eval differs without only
+            ways = {"ours": ours}
+            for mode in modes:
+                theirs = split.to_torch().train(mode == "train")
+                ways[mode] = partial(_call, theirs, attn_mask=mask, **keywords)
+            times = compare_times(ways, x, seconds=seconds, gradients=gradients)
+            better = min(modes, key=times.median)
+            name = f"{(batch, tokens, d_model, heads)} {what}, {better}"
+            yield _row(name, times, "ours", better, at_most=most)
+
+
+def against_the_limit():
+    """Yield the row that divides our time by that of its arithmetic alone, at full speed."""
+    batch, tokens, d_model, heads = LARGE
+    side = 3072
+    square = torch.randn(side, side)
+    projections = 4 * 2 * batch * tokens * d_model**2
+    scores_and_context = 2 * 2 * batch * tokens**2 * d_model / 2  # half of it lies in the future
+    share = (projections + scores_and_context) / (2 * side**3)
+    with torch.no_grad():
+        split, x = MultiHeadAttention(d_model, heads), _input(batch, tokens, d_model)
+        ways = {"ours": lambda: split(x), "product": lambda: square @ square}
+        taken = take_turns(ways, [], seconds=12)
+    taken["limit"] = [share * seconds for seconds in taken["product"]]
+    times = Times(taken, machine(), math.nan)
+    speed = 2 * side**3 / times.median("product") / 1e9
+    yield _row(f"{LARGE} forward; product: {speed:.0f} Gflop/s", times, "ours", "limit")
+
+
+def memory():
+    """Yield the peak above the idle process, fused / written out, (1, tokens, 256, 8)."""
+    for tokens in MEMORY_TOKENS:
+        fused, written_out = (peak_memory(1, tokens, 256, 8, flag) for flag in (False, True))
+        name = f"{tokens} tokens: {fused / 2**20:.0f} / {written_out / 2**20:.0f} MiB"
+        most = 0.10 if tokens == max(MEMORY_TOKENS) else None
+        yield {"measured": name, "value": fused / written_out, "at most": most}
+
+
+def imports():
+    """Yield the row for the time to import the course / the time to import torch."""
+    taken = {"attention_course": [], "torch": []}
+    for round_number in range(10):
+        for name in taken:
+            seconds = _import_seconds(name)
+            if round_number:  # the first round only brings the files into memory
+                taken[name].append(seconds)
+    times = Times(taken, machine(), math.nan)
+    yield _row("import", times, "attention_course", "torch", at_most=1.10)
+
+
+def tracing():
+    """Yield the rows for a traced forward pass / the plain one."""
+    for (batch, tokens, d_model), heads, most in (((1, 6, 32), 4, 6), ((4, 256, 256), 8, 1.10)):
+        split, x = MultiHeadAttention(d_model, heads), _input(batch, tokens, d_model)
+        ways = {
+            "traced": partial(attention_course.trace_shapes, split, x),
+            "plain": partial(split, x),
+        }
+        with torch.no_grad():
+            times = Times(take_turns(ways, [], seconds=4), machine(), math.nan)
+        yield _row(f"{(batch, tokens, d_model)}", times, "traced", "plain", at_most=most)
+
+
+TABLES = {
+    "Loop / split written out, both with W_out": loop_against_split,
+    "MultiHeadAttention / nn.MultiheadAttention": against_torch,
+    "MultiHeadAttention / the limit": against_the_limit,
+    "Peak memory, fused / written out": memory,
+    "Import, attention_course / torch": imports,
+    "Traced / plain": tracing,
+}
+
+
+def _input(*sizes):
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(0))
+
+
+def _call(theirs, x, **keywords):
+    return theirs(x, x, x, **keywords)
+
+
+def _import_seconds(name):
+    program = f"import time; start = time.perf_counter(); import {name}; "
+    program += "print(time.perf_counter() - start)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    return float(run.stdout)
+
+
+def _row(name, times, one, other, at_least=None, at_most=None):
+    low, _, high = torch.tensor(times.ratios(one, other)).quantile(torch.tensor([0.25, 0.5, 0.75]))
+    return {
+        "measured": name,
+        "value": times.ratio(one, other),
+        "quartiles": [low.item(), high.item()],
+        "rounds": len(times.ratios(one, other)),
+        "seconds": {one: times.median(one), other: times.median(other)},
+        "at least": at_least,
+        "at most": at_most,
+    }
+
+
+def _reached(row):
+    least, most = row.get("at least"), row.get("at most")
+    if least is None and most is None:
+        return "", "reported"
+    bound = f"at least {least:g}" if most is None else f"at most {most:.2f}"
+    reached = row["value"] >= least if most is None else row["value"] <= most
+    return bound, "yes" if reached else "NO"
+
+
+def _print(title, rows):
+    print(f"\n{title}")
+    cells = []
+    for row in rows:
+        spread = "{:.3g} to {:.3g}".format(*row["quartiles"]) if "quartiles" in row else ""
+        cells.append([row["measured"], f"{row['value']:.3g}", spread, *_reached(row)])
+    table(cells, columns=["measured", "ratio", "quartiles", "wanted", "reached"])
+    sys.stdout.flush()
+
+
+def main(chosen):
+    """Print and store the tables of the chosen functions, or all: `bench.py memory imports`."""
+    start, results = time.perf_counter(), {}
+    print(machine(), flush=True)
+    for title, measure in TABLES.items():
+        if not chosen or measure.__name__ in chosen:
+            results[title] = list(measure())
+            _print(title, results[title])
+    minutes = (time.perf_counter() - start) / 60
+    result = {"machine": machine(), "minutes": minutes, "tables": results}
+    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    print(f"\n{minutes:.1f} minutes; written to {RESULT.name}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
