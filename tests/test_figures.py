@@ -1,9 +1,16 @@
 """The simple pictures: what they draw and what they say."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
-from attention_course.figures import bars, lines
+from attention_course.figures import bars, heat_map, heat_maps, lines, spread
+
+WEIGHTS = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.75, 0.0]])
+HIDDEN = torch.tensor([[False, True, True], [False, False, True]])
+ROWS, COLUMNS = ["the", "dog"], ["the", "dog", "ran"]
 
 
 def test_bars_draw_each_panel_on_one_scale():
@@ -25,3 +32,50 @@ def test_logarithmic_axes_have_plain_numbers():
     (ax,) = picture.figure.axes
     assert [label.get_text() for label in ax.get_xticklabels()] == ["2", "32", "512"]
     assert "10" in [label.get_text() for label in ax.get_yticklabels()]
+
+
+def test_a_heat_map_numbers_what_is_seen_and_hatches_what_is_hidden():
+    ax = heat_map(WEIGHTS, ROWS, COLUMNS, "weights", HIDDEN).figure.axes[0]
+    assert [text.get_text() for text in ax.texts] == ["1.00", "0.25", "0.75"]
+    assert [patch.get_hatch() for patch in ax.collections] == ["////"] * 3
+
+
+def test_heat_maps_share_one_colour_scale():
+    picture = heat_maps({"small": WEIGHTS, "large": 4 * WEIGHTS}, ROWS, COLUMNS)
+    assert [ax.images[0].get_clim() for ax in picture.figure.axes] == [(0.0, 4.0)] * 2
+
+
+def test_numbers_on_both_sides_of_zero_get_a_scale_with_zero_in_its_middle():
+    ax = heat_map(WEIGHTS - 0.75, ROWS, COLUMNS, "scores").figure.axes[0]
+    assert ax.images[0].get_clim() == (-0.75, 0.75)
+
+
+def test_spread_draws_every_value_and_puts_zeros_at_the_edge():
+    values = {"plain": [0.0, 1e-7, 2e-7], "masked": [0.5, 2.0]}
+    ax = spread({"float32": values}, "difference", "draws", lowest=1e-9).figure.axes[0]
+    xs, ys = ax.lines[0].get_data()
+    assert list(xs) == [1e-9, 1e-7, 2e-7, 0.5, 2.0]
+    assert list(ys) == [0, 0, 0, 1, 1]
+    assert ax.get_xscale() == "log"
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        heat_map(WEIGHTS, ROWS, COLUMNS, "weights of a head"),
+        heat_maps({"one head": WEIGHTS, "another": WEIGHTS}, ROWS, COLUMNS),
+        lines({"time": ([1, 2], [3, 4])}, "heads", "seconds", "time of a pass"),
+        spread({"float32": {"plain": [1e-7]}}, "difference", "two hundred draws"),
+    ],
+    ids=["heat_map", "heat_maps", "lines", "spread"],
+)
+def test_a_picture_says_in_words_what_it_shows(picture):
+    data, metadata = picture._repr_mimebundle_()
+    assert len(data["text/plain"].split()) >= 6
+    assert metadata["image/png"]["alt"] == data["text/plain"] == repr(picture)
+    assert picture.png().startswith(b"\x89PNG")
+
+
+def test_pictures_do_without_pyplot():
+    code = "import sys, attention_course.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
