@@ -86,7 +86,7 @@ class _Recorder:
             call.inputs.append(kept)
             return kept
 
-        call.args, call.kwargs = _map(args, see), _map(kwargs, see)
+        call.args, call.kwargs = _map(args, see), kwargs and _map(kwargs, see)
         try:
             output = run()
         except Exception as error:
@@ -227,6 +227,7 @@ _PLAIN = {
     "__rdiv__": "div",
     "__mod__": "remainder",
 }
+_SILENT = {"dim", "size", "numel", "stride", "item", "is_floating_point", "is_contiguous"}
 _PROPERTIES = {"T", "H", "mT", "mH", "real", "imag"}  # those that give a tensor to go on with
 _REFLECTED = re.compile(r"__r(add|sub|mul|div|pow|matmul|and|or|xor|lshift|rshift|mod)__")
 _AUGMENTED = re.compile(r"__i(add|sub|mul|div|pow|and|or|xor|lshift|rshift|mod)__")
@@ -239,7 +240,7 @@ def plain_name(function):
         name = getattr(function.__self__, "__name__", "")
         return name if name in _PROPERTIES else None
     if not name.startswith("__"):
-        return name
+        return None if name in _SILENT else name
     if name in _PLAIN:
         return _PLAIN[name]
     if match := _AUGMENTED.fullmatch(name):
@@ -248,14 +249,21 @@ def plain_name(function):
     return match[1] if match else name.strip("_")
 
 
+_NESTS = (list, tuple)
+_LEAVES = {int, float, bool, str, slice, type(None), type(...), torch.Size, torch.dtype}
+
+
 def _map(value, keep):
     """Return the same nest of lists, tuples and dicts with each tensor t replaced by keep(t)."""
+    kind = type(value)
+    if kind in _LEAVES:  # most arguments: told first, as this runs for each of them
+        return value
+    if isinstance(value, _NESTS):
+        items = [_map(item, keep) for item in value]
+        return items if kind is list else tuple(items)
     if isinstance(value, torch.Tensor):
         return keep(value)
-    if isinstance(value, tuple | list) and value and not isinstance(value, torch.Size):
-        items = [_map(item, keep) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict):
         return {key: _map(item, keep) for key, item in value.items()}
     return value
 

@@ -1,6 +1,7 @@
 """`trace_shapes`: the operations of one run as rows of shapes, with names for the axes."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -23,11 +24,16 @@ class Shape(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What the capture keeps of a tensor."""
+    """What the capture keeps of a tensor: as little as can be, for watching costs time."""
 
-    shape: Shape
-    key: int  # the tensor's identity, while it lives
+    sizes: torch.Size
+    dtype: torch.dtype
     learns: bool
+    key: int  # the tensor's identity, while it lives
+
+
+def _keep(tensor):
+    return _Kept(tensor.shape, tensor.dtype, tensor.requires_grad, id(tensor))
 
 
 @dataclass(slots=True)
@@ -72,9 +78,15 @@ class ShapeTrace:
     names: {axis name: size}, as given.
     """
 
-    def __init__(self, title, rows, names, output, error, notes):
-        self.title, self.rows, self.names = title, rows, dict(names or {})
+    def __init__(self, title, calls, known, names, output, error, notes):
+        self.title, self.names = title, dict(names or {})
         self.output, self.error, self.notes = output, error, notes
+        self._calls, self._known = calls, known
+
+    @cached_property
+    def rows(self):
+        """The rows, written when they are first asked for: the run itself stays quick."""
+        return _rows(self._calls, self._known)
 
     def axes(self, sizes):
         """Return the names of the axes: (2, 5, 12) -> "batch, tokens, d_model".
@@ -86,7 +98,7 @@ class ShapeTrace:
             for size in sizes
         ]
 
-    @property
+    @cached_property
     def dtype(self):
         """The type of the first decimal tensor in the run, which the rows do not repeat."""
         shapes = [shape for row in self.rows for shape in (*row.inputs, *row.outputs)]
@@ -145,7 +157,8 @@ def trace_shapes(module_or_function, /, *inputs, names=None, **keywords):
     module = module_or_function if isinstance(module_or_function, nn.Module) else None
     _check_target(module_or_function)
     _check_names(names)
-    capture = Capture(module, keep=_shapes_of(module))
+    capture = Capture(module, keep=_keep)
+    known = _known(module, tensors_in((inputs, keywords)))
     gradients = torch.is_grad_enabled()
     output = error = None
     try:
@@ -153,11 +166,9 @@ def trace_shapes(module_or_function, /, *inputs, names=None, **keywords):
             output = module_or_function(*inputs, **keywords)
     except Exception as raised:
         error = raised
-    made = dict.fromkeys(map(id, tensors_in((inputs, keywords))), "input")
-    rows = _rows(capture.calls, made)
     title = _title(module_or_function)
     notes = _notes(capture.calls, gradients, names)
-    return ShapeTrace(title, rows, names, output, error, notes)
+    return ShapeTrace(title, capture.calls, known, names, output, error, notes)
 
 
 def unfolded(rows):
@@ -165,38 +176,42 @@ def unfolded(rows):
     return [one for row in rows for one in (row, *unfolded(row.inner))]
 
 
-def _shapes_of(module):
-    """Return what to keep of a tensor: its `Shape`, with the name of a parameter or buffer."""
+class _Known(NamedTuple):
+    """Where tensors come from, by their identity."""
+
+    owned: dict  # parameters and buffers: identity -> name
+    made: dict  # all others: identity -> "input" or the number of the row that made it
+
+
+def _known(module, inputs):
     owned = {}
     if module is not None:
         for members in (module.named_parameters(), module.named_buffers()):
             owned.update((id(tensor), name) for name, tensor in members)
-
-    def keep(tensor):
-        key = id(tensor)
-        shape = Shape(tuple(tensor.shape), tensor.dtype, owned.get(key, ""))
-        return _Kept(shape, key, tensor.requires_grad)
-
-    return keep
+    return _Known(owned, {id(tensor): "input" for tensor in inputs})
 
 
-def _rows(calls, made, outer=""):
-    """Turn calls into rows; made: which row a tensor comes from, filled on the way."""
-    return [_row(call, f"{outer}{number}", made) for number, call in enumerate(calls, start=1)]
+def _rows(calls, known, outer=""):
+    """Turn calls into rows, in order, and note in `known` which row made which tensor."""
+    return [_row(call, f"{outer}{number}", known) for number, call in enumerate(calls, start=1)]
 
 
-def _row(call, number, made):
-    sources = [made.get(kept.key, "") for kept in call.inputs]
-    inner = _rows(call.inner, made, f"{number}.")
+def _shape(kept, known):
+    return Shape(tuple(kept.sizes), kept.dtype, known.owned.get(kept.key, ""))
+
+
+def _row(call, number, known):
+    sources = [known.made.get(kept.key, "") for kept in call.inputs]
+    inner = _rows(call.inner, known, f"{number}.")
     outputs = _kept(call.output)
-    made.update((kept.key, number) for kept in outputs)
+    known.made.update((kept.key, number) for kept in outputs)
     row = Row(
         number,
         call.name,
         _arguments(call),
-        [kept.shape for kept in call.inputs],
+        [_shape(kept, known) for kept in call.inputs],
         sources,
-        [kept.shape for kept in outputs],
+        [_shape(kept, known) for kept in outputs],
         call.relation,
         call.visits,
         call.line,
@@ -248,7 +263,7 @@ def _index(value):
         return ":".join(ends + step)
     if value is Ellipsis:
         return "..."
-    return str(value.shape.sizes) if isinstance(value, _Kept) else _plain(value)
+    return str(tuple(value.sizes)) if isinstance(value, _Kept) else _plain(value)
 
 
 def _plain(value):
@@ -312,18 +327,18 @@ def _check_target(target):
             f"The first argument must be a module or a function to run, but is a "
             f"{type(target).__name__}. With a module: trace_shapes(module, x)."
         )
-    parts = target.modules() if isinstance(target, nn.Module) else [target]
-    for part in parts:
-        if isinstance(part, torch.jit.ScriptModule | torch.jit.ScriptFunction):
-            raise ValueError(
-                "Operations inside a scripted or jit-traced module cannot be seen. Trace the "
-                "plain module that it was made from."
-            )
-        if hasattr(part, "_orig_mod") or hasattr(part, "_torchdynamo_orig_callable"):
-            raise ValueError(
-                "Operations inside a compiled module or function cannot be seen. Trace the "
-                "plain one that was given to torch.compile."
-            )
+    parts = [target, *target.modules()] if isinstance(target, nn.Module) else [target]
+    if any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts):
+        raise ValueError(
+            "Operations inside a scripted or jit-traced module cannot be seen. Trace the plain "
+            "module that it was made from."
+        )
+    compiled = hasattr(target, "_torchdynamo_orig_callable")
+    if compiled or any("_orig_mod" in part._modules for part in parts[1:]):
+        raise ValueError(
+            "Operations inside a compiled module or function cannot be seen. Trace the plain one "
+            "that was given to torch.compile."
+        )
 
 
 def _check_names(names):
