@@ -284,6 +284,8 @@ def _check_qkv(queries, keys, values):
             f"Each key belongs to one value: keys have shape {k}, {k[-2]} tokens, values {v}, "
             f"{v[-2]} tokens."
         )
+    if q[:-2] == k[:-2] == v[:-2]:
+        return  # nearly always; torch.broadcast_shapes would cost as much as a small product
     try:
         torch.broadcast_shapes(q[:-2], k[:-2], v[:-2])
     except RuntimeError:
@@ -301,11 +303,8 @@ def _check_hidden(hidden, scores):
             f"hidden must be a Boolean tensor, True = hidden, but is {kind}. "
             f"A 0/1 mask becomes one by (mask == 0) if 1 means keep, (mask == 1) if 1 means hide."
         )
-    try:
-        fits = torch.broadcast_shapes(hidden.shape, shape) == shape
-    except RuntimeError:
-        fits = False
-    if not fits:
+    pairs = zip(reversed(hidden.shape), reversed(shape), strict=False)
+    if hidden.dim() > len(shape) or any(size not in (1, wanted) for size, wanted in pairs):
         raise ValueError(
             f"hidden has shape {tuple(hidden.shape)}, the scores have {shape}: one row for each "
             f"query and one column for each key would be {shape[-2:]}."
