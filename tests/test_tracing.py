@@ -723,8 +723,21 @@ def test_another_thread_does_not_mix_its_modules_in(x):
 
 def test_the_fused_kernel_says_that_no_scores_exist(x):
     trace = trace_shapes(MultiHeadAttention(D_MODEL, NUM_HEADS), x)
+    (row,) = [row for row in trace.rows if row.operation == "scaled_dot_product_attention"]
+    assert row.note == "one fused kernel: no (tokens, tokens) matrix exists"
+    assert row.inner == []
+    assert row.note in trace.text()
+    assert row.note in trace._repr_html_()
+
+
+def test_what_torch_calls_fused_is_one_kernel(x):
+    """Open it by force: the kernel's outputs hold no (tokens, tokens)."""
+    from attention_course.tracing import capture
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capture, "_is_fused", lambda args, kwargs: False)
+        trace = trace_shapes(MultiHeadAttention(D_MODEL, NUM_HEADS), x)
     (row,) = [row for row in trace.rows if row.inner]
-    assert row.operation == "scaled_dot_product_attention"
     assert row.note == "one fused kernel: no (tokens, tokens) matrix exists"
     assert (TOKENS, TOKENS) not in {one.sizes[-2:] for part in row.inner for one in part.outputs}
 
@@ -880,7 +893,9 @@ def test_data_is_plain(x):
         "note": "",
         "error": "",
     }
-    assert len(trace.data(opened=True)) == len(trace.data()) + 1
+    module = nn.MultiheadAttention(D_MODEL, NUM_HEADS)
+    trace = trace_shapes(module, x, x, x)
+    assert len(trace.data(opened=True)) == len(trace.data()) + len(PACKED + WITH_WEIGHTS)
 
 
 @pytest.mark.parametrize("make", WATCHED)

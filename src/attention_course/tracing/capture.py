@@ -6,12 +6,13 @@ import re
 import sys
 import threading
 import types
-from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend
 from torch.nn.modules import module as torch_modules
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -77,7 +78,10 @@ def copy(tensor):
 class _Recorder:
     """Runs an operation and lists it in `calls`, with what `keep` keeps of its tensors."""
 
-    def _record(self, call, args, kwargs, run):
+    def _run(self, call, args, kwargs):
+        return call.function(*args, **kwargs)
+
+    def _record(self, call, args, kwargs):
         keep, before = self.keep, []
 
         def see(tensor):
@@ -88,7 +92,7 @@ class _Recorder:
 
         call.args, call.kwargs = _map(args, see), kwargs and _map(kwargs, see)
         try:
-            output = run()
+            output = self._run(call, args, kwargs)
         except Exception as error:
             call.error = error
             self.calls.append(call)
@@ -99,8 +103,8 @@ class _Recorder:
             relations[_relation(tensor, before, call)] = None
             return keep(tensor)
 
-        # x[...] = v gives None
-        call.output = _map(args[0] if call.name == "assign" else output, see_result)
+        result = args[0] if call.name == "assign" else output  # x[...] = v gives None
+        call.output = _map(result, see_result)
         if relations:  # else it gave no tensor
             call.relation = ", ".join(relations)
             self.calls.append(call)
@@ -118,6 +122,7 @@ class Capture(_Recorder, TorchFunctionMode):
     keep: what to keep of each tensor, a function of the tensor; `copy` (its values) unless it
     is given. It is called with the inputs *before* the operation runs.
     calls: a list of `Call`. An operation that raises is in the list, with its error.
+    paths: {module: its paths}, for the parts of `module`.
 
     Calls that give no tensor (sizes, numbers, numpy arrays) are not listed, nor is the
     backward pass. Values, gradients and the random state are what they would be without it;
@@ -128,8 +133,8 @@ class Capture(_Recorder, TorchFunctionMode):
     def __init__(self, module=None, keep=copy):
         super().__init__()
         self.keep, self.calls = keep, []
-        self._paths = _module_paths(module)
-        self._running, self._runs = (), Counter()
+        self.paths = _module_paths(module)
+        self._running, self._runs = (), {}
         self._hooks = ()
 
     def __enter__(self):
@@ -138,7 +143,6 @@ class Capture(_Recorder, TorchFunctionMode):
 
         def enter(module, inputs):
             if threading.get_ident() == thread:
-                self._runs[module] += 1
                 self._running += (self._visit(module),)
 
         def leave(module, inputs, output):
@@ -162,17 +166,20 @@ class Capture(_Recorder, TorchFunctionMode):
         if name is None:
             return function(*args, **kwargs)
         call = Call(name, function, self._running, _where(sys._getframe(1)))
-        return self._record(call, args, kwargs, lambda: self._run(call, args, kwargs))
+        return self._record(call, args, kwargs)
 
     def _run(self, call, args, kwargs):
-        """Run the operation, and open those two that torch shows as one call."""
+        """Run the operation, and open those two that torch shows as one call.
+
+        Where one kernel does scaled_dot_product_attention, there is nothing to open.
+        """
         function = call.function
         if function is F.multi_head_attention_forward:
             # Its first lines ask whether somebody watches, and if so hand the call over whole.
             # This copy of it is told no, so it runs on and its parts are seen.
             function = _unwatched(function)
             inside = _Inside(self.keep, call)
-        elif function is F.scaled_dot_product_attention:
+        elif function is F.scaled_dot_product_attention and not _is_fused(args, kwargs):
             inside = _Kernels(self.keep, call)
         else:
             return function(*args, **kwargs)
@@ -180,12 +187,14 @@ class Capture(_Recorder, TorchFunctionMode):
             return function(*args, **kwargs)
 
     def _visit(self, module):
-        run = self._runs[module]
+        run = self._runs[module] = self._runs.get(module, 0) + 1
+        paths = self.paths.get(module)
+        if paths and len(paths) == 1:
+            return Visit(paths[0], run)
         around = self._running[-1].path if self._running else ""
-        if module not in self._paths:
+        if not paths:
             name = type(module).__name__
             return Visit(f"{around}.{name}" if around else name, run)
-        paths = self._paths[module]
         fitting = [path for path in paths if path.rpartition(".")[0] == around] or paths
         return Visit(fitting[0], run, tuple(fitting[1:]))
 
@@ -214,7 +223,7 @@ class _Kernels(_Recorder, TorchDispatchMode):
         if name == "detach":
             return function(*args, **kwargs)
         call = Call(name, function, self.outer.visits, self.outer.where)
-        return self._record(call, args, kwargs, lambda: function(*args, **kwargs))
+        return self._record(call, args, kwargs)
 
 
 _PLAIN = {
@@ -233,6 +242,7 @@ _REFLECTED = re.compile(r"__r(add|sub|mul|div|pow|matmul|and|or|xor|lshift|rshif
 _AUGMENTED = re.compile(r"__i(add|sub|mul|div|pow|and|or|xor|lshift|rshift|mod)__")
 
 
+@cache
 def plain_name(function):
     """Return the name that a learner writes for a torch function; None for what is no step."""
     name = getattr(function, "__name__", type(function).__name__)
@@ -309,6 +319,14 @@ def _written(tensor, version, call):
     if version is None:
         return call.name.endswith("_") or call.name == "assign"
     return tensor._version != version
+
+
+def _is_fused(args, kwargs):
+    """Whether torch does this scaled_dot_product_attention in one kernel; False if unknown."""
+    try:
+        return torch._fused_sdp_choice(*args, **kwargs) != SDPBackend.MATH.value
+    except (AttributeError, RuntimeError, NotImplementedError, TypeError):
+        return False
 
 
 _HERE = os.path.dirname(__file__) + os.sep

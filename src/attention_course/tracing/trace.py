@@ -154,11 +154,11 @@ def trace_shapes(module_or_function, /, *inputs, names=None, **keywords):
     Raises ValueError for what cannot be run, compiled or scripted modules, and names that are
     not a dictionary of whole numbers.
     """
-    module = module_or_function if isinstance(module_or_function, nn.Module) else None
-    _check_target(module_or_function)
     _check_names(names)
+    module = module_or_function if isinstance(module_or_function, nn.Module) else None
     capture = Capture(module, keep=_keep)
-    known = _known(module, tensors_in((inputs, keywords)))
+    _check_target(module_or_function, capture.paths)
+    known = _known(capture.paths, tensors_in((inputs, keywords)))
     gradients = torch.is_grad_enabled()
     output = error = None
     try:
@@ -183,11 +183,11 @@ class _Known(NamedTuple):
     made: dict  # all others: identity -> "input" or the number of the row that made it
 
 
-def _known(module, inputs):
+def _known(paths, inputs):
     owned = {}
-    if module is not None:
-        for members in (module.named_parameters(), module.named_buffers()):
-            owned.update((id(tensor), name) for name, tensor in members)
+    for module, (path, *_) in paths.items():
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            owned.setdefault(id(tensor), f"{path}.{name}" if path else name)
     return _Known(owned, {id(tensor): "input" for tensor in inputs})
 
 
@@ -217,7 +217,7 @@ def _row(call, number, known):
         call.line,
         inner=inner,
     )
-    if call.name == "scaled_dot_product_attention" and inner:
+    if call.name == "scaled_dot_product_attention" and call.error is None:
         row.note = _scores_note(inner)
     if call.error is not None:
         row.error = str(call.error).strip().partition("\n")[0]
@@ -321,20 +321,20 @@ def _could_be_fused(call, gradients):
     return torch.backends.mha.get_fastpath_enabled() and not learns
 
 
-def _check_target(target):
+def _check_target(target, parts):
     if not callable(target):
         raise ValueError(
             f"The first argument must be a module or a function to run, but is a "
             f"{type(target).__name__}. With a module: trace_shapes(module, x)."
         )
-    parts = [target, *target.modules()] if isinstance(target, nn.Module) else [target]
-    if any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts):
+    scripted = torch.jit.ScriptModule, torch.jit.ScriptFunction
+    if any(isinstance(part, scripted) for part in (target, *parts)):
         raise ValueError(
             "Operations inside a scripted or jit-traced module cannot be seen. Trace the plain "
             "module that it was made from."
         )
     compiled = hasattr(target, "_torchdynamo_orig_callable")
-    if compiled or any("_orig_mod" in part._modules for part in parts[1:]):
+    if compiled or any("_orig_mod" in part._modules for part in parts):
         raise ValueError(
             "Operations inside a compiled module or function cannot be seen. Trace the plain one "
             "that was given to torch.compile."
