@@ -1,0 +1,74 @@
+"""A notebook where things are missing: no network, an empty home, a kernel that was stopped."""
+
+import os
+import threading
+
+import books
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+NO_NETWORK = """
+import socket
+_connect = socket.socket.connect
+def connect(self, address):
+    if self.family != getattr(socket, "AF_UNIX", None) and address[0] not in ("127.0.0.1", "::1"):
+        raise OSError(f"this test has no network, so nothing reaches {address[0]}")
+    return _connect(self, address)
+socket.socket.connect = connect
+"""
+ASK = "import socket\nsocket.create_connection(('192.0.2.1', 80), timeout=1)"
+
+
+def client(book, path):
+    resources = {"metadata": {"path": path.parent}}
+    return NotebookClient(book, timeout=120, kernel_name="python3", resources=resources)
+
+
+@pytest.mark.long
+def test_no_network_and_an_empty_home(path, book, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "sitecustomize.py").write_text(NO_NETWORK)
+    paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    env = {
+        **os.environ,
+        "HOME": str(tmp_path / "home"),
+        "MPLCONFIGDIR": str(tmp_path / "home" / "matplotlib"),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+    code = [(i, cell) for i, cell in enumerate(book.cells) if cell.cell_type == "code"]
+    stored = {i: books.texts(cell) for i, cell in code}
+    lonely = client(book, path)
+    with lonely.setup_kernel(env=env):
+        for index, cell in code:
+            lonely.execute_cell(cell, index)
+            if books.is_compared(cell):
+                assert books.texts(cell) == stored[index], cell.source
+        cell.source = ASK  # and the network really was out of reach
+        with pytest.raises(CellExecutionError, match="this test has no network"):
+            lonely.execute_cell(cell, index)
+
+
+@pytest.mark.long
+def test_interrupted_restarted_and_run_again():
+    """Stop notebook 3 in its longest cell, restart the kernel, run everything again."""
+    path = books.PATHS[2]
+    book = books.read(path)
+    code = [(i, cell) for i, cell in enumerate(book.cells) if cell.cell_type == "code"]
+    stored = {i: books.texts(cell) for i, cell in code}
+    long = [i for i, cell in code if "progress" in cell.metadata.get("tags", [])][0]
+    stopped = client(book, path)
+    with stopped.setup_kernel():
+        for index, cell in code:
+            if index < long:
+                stopped.execute_cell(cell, index)
+        timer = threading.Timer(2, lambda: stopped.km.interrupt_kernel())
+        timer.start()
+        with pytest.raises(CellExecutionError, match="KeyboardInterrupt"):
+            stopped.execute_cell(book.cells[long], long)
+        stopped.km.restart_kernel()
+        stopped.kc.wait_for_ready()
+        for index, cell in code:
+            stopped.execute_cell(cell, index)
+            if books.is_compared(cell):
+                assert books.texts(cell) == stored[index], cell.source
