@@ -29,6 +29,8 @@ _LAZY = {
     "explore_shapes": "explorers",
     "explore_split": "explorers",
     "explore_word_order": "explorers",
+    "find_the_fault": "exercises",
+    "progress": "exercises",
     "trace_shapes": "tracing",
 }
 

@@ -94,10 +94,11 @@ def test_pictures_are_described(book):
     for cell in books.code_cells(book):
         for output in cell.outputs:
             if "image/png" in output.get("data", {}):
-                words = output.data["text/plain"]
+                words = output.metadata["image/png"]["alt"]
                 assert len(words.split()) >= 6, words
-                assert "<Figure" not in words
-                assert output.metadata["image/png"]["alt"] == words
+                # an explorer's text says how to use it, which its picture does not
+                is_explorer = re.match(r"explore_\w+: run this cell", output.data["text/plain"])
+                assert output.data["text/plain"] == words or is_explorer
 
 
 def test_decimals_in_prose_stand_in_an_output_or_in_the_lectures(book):
