@@ -56,7 +56,7 @@ def test_interrupted_restarted_and_run_again():
     book = books.read(path)
     code = [(i, cell) for i, cell in enumerate(book.cells) if cell.cell_type == "code"]
     stored = {i: books.texts(cell) for i, cell in code}
-    long = [i for i, cell in code if "progress" in cell.metadata.get("tags", [])][0]
+    long = next(i for i, cell in code if "progress" in cell.metadata.get("tags", []))
     stopped = client(book, path)
     with stopped.setup_kernel():
         for index, cell in code:
