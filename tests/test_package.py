@@ -15,6 +15,7 @@ FLOORS = {  # module -> the modules of the course that it may import when it is 
     "attention": set(),
     "tables": set(),
     "positions": {"attention"},
+    "timing": {"attention", "tables"},
     "figures": {"attention", "lectures", "tables"},
 }
 LOADED_LATE = {"matplotlib", "ipywidgets", "IPython"}

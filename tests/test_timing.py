@@ -235,7 +235,7 @@ def test_times_draw_themselves():
 
 def test_machine_names_threads_and_versions(x):
     line = timing.machine([x])
-    assert f"{torch.get_num_threads()} threads; torch {torch.__version__}; Python 3." in line
+    assert f"{torch.get_num_threads()} thread(s); torch {torch.__version__}; Python 3." in line
 
 
 @pytest.mark.parametrize(

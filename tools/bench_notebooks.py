@@ -47,7 +47,7 @@ def main():
         results[title] = list(measure())
         print(f"\n{title}")
         if rows := results[title]:
-            table([list(row.values()) for row in rows], columns=list(rows[0]))
+            table([list(row.values()) for row in rows], columns=list(rows[0]), decimals=1)
     RESULT.write_text(json.dumps({"machine": machine(), "tables": results}, indent=2) + "\n")
     print(f"\nwritten to {RESULT.name}")
 

@@ -331,7 +331,7 @@ def machine(inputs=()):
         capability = torch.backends.cpu.get_cpu_capability()
         device = f"{platform.system()} CPU, {platform.machine()}, {capability}"
     return (
-        f"{device}; {torch.get_num_threads()} threads; torch {torch.__version__}; "
+        f"{device}; {torch.get_num_threads()} thread(s); torch {torch.__version__}; "
         f"Python {platform.python_version()}"
     )
 
