@@ -8,7 +8,7 @@ WORKERS ?= 2
 PYTEST := $(RUN) -m pytest --dist loadfile
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120
 
-.PHONY: lab test test-long test-all notebooks bench bench-notebooks colab publish clean
+.PHONY: lab test test-long test-all notebooks experiments bench bench-notebooks colab publish clean
 
 lab: $(VENV)/.learner
 	$(RUN) -m jupyter lab --ServerApp.ip=127.0.0.1 \
@@ -34,6 +34,9 @@ colab: $(VENV)/.learner
 
 publish: $(VENV)/.learner
 	$(RUN) tools/publish.py "$(REPOSITORY)" "$(or $(BRANCH),main)"
+
+experiments: $(VENV)/.learner
+	$(RUN) tools/experiments.py
 
 bench: $(VENV)/.learner
 	$(RUN) tools/bench.py

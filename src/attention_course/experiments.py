@@ -112,6 +112,7 @@ def train_blend(questions, heads, seed=0, steps=STEPS, progress=False, **changes
     Raises ValueError where the questions do not share 16 answers, or the heads d_model.
     """
     _check_count("questions", questions)
+    _check_count("steps", steps)
     if questions > TOKENS or ANSWERS % questions:
         raise ValueError(
             f"The {ANSWERS} answers cannot be shared equally by {questions} questions, each "

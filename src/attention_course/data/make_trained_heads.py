@@ -46,7 +46,7 @@ DEEDS = (
     (
         ("stone", "pushed", "move", "sit on"),
         ("bottle", "saw", "touch", "drink from"),
-        ("basket", "lifted", "carry", "look under"),
+        ("basket", "lifted", "carry", "hide behind"),
         ("coin", "lost", "find", "search for"),
         ("wagon", "followed", "stop", "climb on"),
     ),

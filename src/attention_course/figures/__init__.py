@@ -5,12 +5,14 @@ hatches what a mask hides, and carries a description in words.
 """
 
 from .basic import Picture, bars, draw_heat_map, heat_map, heat_maps, lines, spread
+from .heads import head_grid
 from .times import ratio_maps, time_bars
 
 __all__ = [
     "Picture",
     "bars",
     "draw_heat_map",
+    "head_grid",
     "heat_map",
     "heat_maps",
     "lines",
