@@ -156,11 +156,18 @@ def test_dropout_in_training_mode(x):
     compare({"one": split.eval(), "two": split}, x)
 
 
+def _call(module, x):
+    return module(x, x, x, attn_mask=causal_mask(TOKENS))
+
+
 def lambda_of(module):
     return lambda x: module(x, x, x, attn_mask=causal_mask(TOKENS))
 
 
-@pytest.mark.parametrize("call", [lambda_of, lambda m: partial(lambda_of(m)), lambda m: m.call])
+@pytest.mark.parametrize(
+    "call",
+    [lambda_of, lambda m: partial(lambda_of(m)), lambda m: m.call, lambda m: partial(_call, m)],
+)
 def test_zero_biases_are_found_though_the_results_are_equal(call, x):
     split = MultiHeadAttention(D_MODEL, HEADS)
     biased = nn.MultiheadAttention(D_MODEL, HEADS, batch_first=True)

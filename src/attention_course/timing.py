@@ -378,8 +378,9 @@ def _parameters(functions):
 
 def _modules(function):
     """Return the modules of a function: itself, the one it is bound to, or those its code names."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    if isinstance(function, functools.partial):
+        given = [*function.args, *function.keywords.values()]
+        return _modules(function.func) + [m for m in given if isinstance(m, nn.Module)]
     owner = getattr(function, "__self__", function)
     if isinstance(owner, nn.Module):
         return [owner]
