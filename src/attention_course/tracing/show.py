@@ -113,41 +113,43 @@ def _all(rows):
 
 # --- HTML -----------------------------------------------------------------------------------
 
-COLUMNS = {"#": 4, "operation": 21, "input": 17, "output": 22, "result": 11, "code": 25}
+COLUMNS = {"#": 5, "operation": 22, "input": 16, "output": 23, "result": 10, "code": 24}
 
+# The id, which nothing has, gives the rules its weight: a page has its own rules for tables.
 STYLE = """
-.shape-trace{container-type:inline-size;max-width:1200px;font-size:13px;line-height:1.45}
-.shape-trace p{margin:2px 0 6px}
-.shape-trace table{table-layout:fixed;width:100%;border-collapse:collapse;margin:0;
+TRACE{container-type:inline-size;max-width:1200px;font-size:13px;line-height:1.45}
+TRACE p{margin:2px 0 6px}
+TRACE table{table-layout:fixed;width:100%;border-collapse:collapse;margin:0;
 font-size:inherit;border:0}
-.shape-trace :is(th,td){text-align:left;vertical-align:top;padding:3px 8px 3px 0;border:0;
+TRACE :is(th,td){text-align:left;vertical-align:top;padding:3px 8px 3px 0;border:0;
 white-space:normal;overflow-wrap:anywhere;background:none}
-.shape-trace tr{border:0;border-top:1px solid rgba(128,128,128,.28);background:none}
-.shape-trace th{font-weight:600;opacity:.75}
-.shape-trace td:first-child{opacity:.6;padding-left:6px}
-.shape-trace code{font-size:12px;background:none;color:inherit;padding:0}
-.shape-trace small{display:block;font-size:12px;opacity:.75}
-.shape-trace details{margin:0;border-left:3px solid rgba(128,128,128,.35)}
-.shape-trace summary{cursor:pointer;padding:4px 6px;border-top:1px solid rgba(128,128,128,.28);
+TRACE tr{border:0;border-top:1px solid rgba(128,128,128,.28);background:none}
+TRACE th{font-weight:600;opacity:.75}
+TRACE td:first-child{opacity:.6;padding-left:6px}
+TRACE td.number{white-space:nowrap;padding-right:0}
+TRACE code{font-size:12px;background:none;color:inherit;padding:0}
+TRACE small{display:block;font-size:12px;opacity:.75}
+TRACE details{margin:0;border-left:3px solid rgba(128,128,128,.35)}
+TRACE summary{cursor:pointer;padding:4px 6px;border-top:1px solid rgba(128,128,128,.28);
 background:rgba(128,128,128,.10)}
-.shape-trace .result span{border:1px solid currentColor;border-radius:3px;padding:0 5px;
-white-space:nowrap;font-size:12px}
-.shape-trace .view span{border-style:dashed;opacity:.8}
-.shape-trace .broke{background:rgba(220,50,50,.14)}
-.shape-trace .broke td:first-child{box-shadow:inset 4px 0 rgb(200,40,40);opacity:1}
-.shape-trace td.said{padding:0 8px 6px 4%;opacity:1}
-.shape-trace tr:has(td.said){border-top:0}
+TRACE .result span{border:1px solid currentColor;border-radius:3px;padding:0 5px;
+display:inline-block;font-size:12px;line-height:1.3}
+TRACE .view span{border-style:dashed;opacity:.8}
+TRACE .broke{background:rgba(220,50,50,.14)}
+TRACE .broke td:first-child{box-shadow:inset 4px 0 rgb(200,40,40);opacity:1}
+TRACE td.said{padding:0 8px 6px 4%;opacity:1}
+TRACE tr:has(td.said){border-top:0}
 @container (max-width:680px){
-.shape-trace thead{display:none}
-.shape-trace :is(table,tbody){display:block}
-.shape-trace tr{display:grid;grid-template-columns:2.6em 1fr auto;padding:3px 0}
-.shape-trace td{padding:1px 6px 1px 0}
-.shape-trace .input,.shape-trace .output,.shape-trace .code{grid-column:2 / 4}
-.shape-trace .result{grid-column:3;grid-row:1}
-.shape-trace .output::before{content:"→ "}
-.shape-trace td.said{grid-column:1 / 4;padding-left:2.6em}
-.shape-trace .said .said{padding-left:0}}
-""".replace("\n", "")
+TRACE thead{display:none}
+TRACE :is(table,tbody){display:block}
+TRACE tr{display:grid;grid-template-columns:2.6em 1fr auto;padding:3px 0}
+TRACE td{padding:1px 6px 1px 0}
+TRACE .input,TRACE .output,TRACE .code{grid-column:2 / 4}
+TRACE .result{grid-column:3;grid-row:1}
+TRACE .output::before{content:"→ "}
+TRACE td.said{grid-column:1 / 4;padding-left:2.6em}
+TRACE .said .said{padding-left:0}}
+""".replace("TRACE", ":is(.shape-trace,#shape-trace)").replace("\n", "")
 
 
 def html(trace):
@@ -207,9 +209,11 @@ def _table(rows, head=False):
 def _html_row(trace, row):
     named = axes(trace, row)
     module = where(row)
+    operation = escape(row.operation).replace("_", "_<wbr>")  # may break there
     cells = {
         "number": row.number,
-        "operation": f"<b>{escape(row.operation)}</b><code>{escape(row.arguments)}</code>",
+        "operation": f"<b>{operation}</b>"
+        + f"<wbr><code>{escape(row.arguments)}</code>" * bool(row.arguments),
         "input": escape(inputs(row)),
         "output": escape(outputs(trace, row))
         + (f"<small>{escape(named)}</small>" if named else ""),

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from math import log2
+from textwrap import wrap
 from typing import NamedTuple
 
 MOST_STAGES = 24  # more would not fit a page
@@ -163,7 +164,8 @@ def _draw(ax, trace, stage, middle, scale):
         fontsize=10,
         va="center",
     )
-    ax.text(RIGHT + 0.2, middle + 0.09, names, fontsize=8, va="center", color="#444444")
+    names = "\n".join(wrap(names, 42))  # what fits beside the blocks
+    ax.text(RIGHT + 0.2, middle + 0.02, names, fontsize=8, va="top", color="#444444")
 
 
 def _sheet(ax, x, y, width, height, rows, columns, front):
