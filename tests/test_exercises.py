@@ -1,6 +1,7 @@
 """Each exercise as it stands in its notebook: stub, check, folded solution, wrong answers."""
 
 import ast
+import itertools
 import linecache
 import re
 
@@ -10,8 +11,16 @@ import torch
 from cell_source import Names
 from wrong_answers import ALL as WRONG
 
-from attention_course import exercises
-from attention_course.exercises import EXERCISES, Wrong, numbers, progress, run
+from attention_course import check_attention, exercises
+from attention_course.exercises import (
+    EXERCISES,
+    Wrong,
+    faults,
+    find_the_fault,
+    numbers,
+    progress,
+    run,
+)
 
 HEADING = re.compile(r"^### Try: (.+) \((easy|medium|hard), (\d+) minutes?\)$", re.MULTILINE)
 SOLUTION = re.compile(r"<details><summary>Solution</summary>\n(.*?)</details>", re.DOTALL)
@@ -139,6 +148,58 @@ def test_a_wrong_answer_is_told_what_is_wrong(name, old, new, words):
 )
 def test_no_answer_raises_an_error(name, answer):
     assert not EXERCISES[name].verdict(answer).passed
+
+
+# --- the fault to find ------------------------------------------------------------------------
+
+SEEDS = [(seed, heads) for heads in (1, 2, 4) for seed in range(12)]  # each planted line once
+
+
+@pytest.mark.parametrize(("seed", "num_heads"), SEEDS)
+def test_a_dealt_fault_is_silent_and_check_attention_confirms_it(seed, num_heads):
+    case = find_the_fault(seed, num_heads)
+    output = case.module(case.x).detach()
+    assert output.shape == case._right.shape
+    assert output.isfinite().all()
+    wrong = [i for i in range(6) if not torch.allclose(output[0, i], case._right[0, i], atol=1e-4)]
+    assert (
+        case.answer(case._planted, wrong[-1])
+        .judged()
+        .startswith(f"check_attention says: {case._planted}: ")
+    )
+    for token in {*range(6)} - {*wrong}:
+        with pytest.raises(Wrong, match="what a right module gives"):
+            case.answer(case._planted, token).judged()
+    for code in {*case.codes} - {case._planted}:
+        with pytest.raises(Wrong, match=f"It is not {code}: "):
+            case.answer(code, wrong[-1]).judged()
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"), [(faults.ONE_HEAD, (8, 5)), (faults.MANY_HEADS, (20, 4))]
+)
+def test_nothing_is_wrong_before_a_fault_is_planted(text, sizes):
+    assert check_attention(faults._made(text, sizes), causal=True).ok
+
+
+def test_every_code_is_dealt_and_neighbours_differ():
+    dealt = [find_the_fault(seed, 3)._planted for seed in range(12)]
+    assert {*dealt} == {*faults.MEANINGS}
+    assert all(first != second for first, second in itertools.pairwise(dealt))
+
+
+def test_a_seed_deals_the_same_and_leaves_the_random_state():
+    before = torch.get_rng_state()
+    first, second = find_the_fault(3), find_the_fault(3)
+    assert first.source == second.source
+    assert torch.equal(first.module(first.x), second.module(second.x))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("wrong", [{"seed": -1}, {"seed": "a"}, {"seed": 1, "num_heads": 0}])
+def test_find_the_fault_says_what_it_wants(wrong):
+    with pytest.raises(ValueError, match="must be a whole number"):
+        find_the_fault(**wrong)
 
 
 # --- progress ---------------------------------------------------------------------------------

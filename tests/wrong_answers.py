@@ -40,4 +40,45 @@ NOTEBOOK_1 = {
     ],
 }
 
-ALL = NOTEBOOK_1
+NOTEBOOK_2 = {
+    "causal_head": [
+        ("math.sqrt(keys.shape[-1])", "math.sqrt(x.shape[-1])", "scale: You divide by √7"),
+        (" / math.sqrt(keys.shape[-1])", "", "scale: The scores are not divided"),
+        ("dim=-1", "dim=1", "softmax-axis: Columns sum to one, not rows"),
+        ("dim=-1", "dim=0", "over an axis on which a hidden pair is hidden throughout"),
+        ("scores = scores.masked_fill", "scores.masked_fill", "future-visible"),
+        ("-torch.inf", "-1e-9", "filled with -1e-09"),
+        (
+            "causal_mask(x.shape[1])",
+            "~causal_mask(x.shape[1])",
+            "nan: Row 4, the last, is NaN: the mask hides the past",
+        ),
+        ("causal_mask(x.shape[1])", "causal_mask(x.shape[1]).mT", "past-hidden"),
+        ("causal_mask(x.shape[1])", "torch.ones(x.shape[1], x.shape[1]).triu(2) > 0", "off-by-one"),
+        ("causal_mask(x.shape[1])", "hidden", "It stops in line 4"),
+        ("softmax(dim=-1) @ values", "softmax(dim=-1) @ keys", "wrong-values"),
+        ("queries @ keys.mT", "queries @ values.mT", "wrong-pair"),
+        ("scores.softmax(dim=-1) @ values", "scores.softmax(dim=-1)", "but (2, 5, 3) is wanted"),
+        ("return ", "", "returns nothing"),
+    ],
+    "silent_fault": [
+        ("scale", "softmax-axis", "It is not softmax-axis: the softmax runs along the rows"),
+        ("scale", "scaling", "one of these is wanted: scale, future-visible"),
+        ("token=5", "token=0", "output of token 0 is what a right module gives"),
+        ("token=5", "token=6", "a number from 0 to 5"),
+        ("token=5", "token=None", "The token is missing"),
+        (None, "silent_fault = ('scale', 5)", "silent_fault = case.answer("),
+    ],
+    "keep_mask": [
+        (".tril()", ".triu(diagonal=1)", "This is the mask that hides"),
+        (".tril()", ".triu()", "triangle is swapped"),
+        (".tril()", ".tril(diagonal=-1)", "no token sees itself"),
+        (".tril()", ".tril(diagonal=1)", "off by one"),
+        (", dtype=torch.bool", "", "holds torch.float32"),
+        (".tril()", "", "Row i should be True up to column i"),
+        ("torch.ones(tokens, tokens, ", "torch.ones(1, tokens, ", "shape is (1, 5), but (5, 5)"),
+        ("torch.ones(tokens, tokens, ", "torch.ones(6, 6, ", "shape is (6, 6), but (5, 5)"),
+    ],
+}
+
+ALL = NOTEBOOK_1 | NOTEBOOK_2

@@ -27,6 +27,7 @@ To add one, say `two_heads` in notebook 3:
 stub's name have to agree; `tests/test_exercises.py` says where they do not.
 """
 
+from .causal_mask import check_causal_head, check_keep_mask, check_silent_fault
 from .exercise import EXERCISES, Verdict, Wrong, blame, exercise, numbers, progress, run
 from .faults import find_the_fault
 from .qkv_by_hand import check_attend_all, check_dog_diagonal, check_query_weights
@@ -37,8 +38,11 @@ __all__ = [
     "Wrong",
     "blame",
     "check_attend_all",
+    "check_causal_head",
     "check_dog_diagonal",
+    "check_keep_mask",
     "check_query_weights",
+    "check_silent_fault",
     "exercise",
     "find_the_fault",
     "numbers",

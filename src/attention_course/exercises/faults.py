@@ -3,6 +3,7 @@
 import linecache
 import math
 import random
+import re
 from dataclasses import dataclass, field
 
 import torch
@@ -93,9 +94,20 @@ IN_MANY = {
     "merge-by-view": [("context.transpose(1, 2).reshape", "context.reshape")],
 }
 
+# other names for the same variables, so that not everybody reads the same text
+SPELLINGS = [
+    {},
+    {"queries": "q", "keys": "k", "values": "v", "scores": "s", "weights": "w"},
+    {"scores": "logits", "weights": "shares", "hidden": "future"},
+]
+TOKENS = 6
+
 # code -> (what it means, what to say to somebody who suspects it and is wrong)
 MEANINGS = {
-    "scale": ("the scores are not divided by √head_dim", "the scores are q·k / √head_dim"),
+    "scale": (
+        "the scores are not divided by √head_dim",
+        "the divisor is √head_dim, as it should be",
+    ),
     "future-visible": ("the mask has no effect", "the mask does hide something"),
     "mask-off-by-one": ("the mask begins one place off", "the mask begins at the right place"),
     "softmax-axis": ("the softmax runs over the wrong axis", "the softmax runs along the rows"),
@@ -154,20 +166,16 @@ class Answer:
 
     def judged(self):
         """Return what `check_attention` says of the case, or raise Wrong."""
-        case, tokens = self.case, self.case.x.shape[1]
+        case = self.case
         if self.code not in case.codes:
             raise Wrong(
                 f"The code is {self.code!r}, but one of these is wanted: {', '.join(case.codes)}."
             )
         if self.code != case._planted:
             raise Wrong(f"It is not {self.code}: {MEANINGS[self.code][1]}.")
-        if (
-            isinstance(self.token, bool)
-            or not isinstance(self.token, int)
-            or not 0 <= self.token < tokens
-        ):
+        if isinstance(self.token, bool) or self.token not in range(TOKENS):
             raise Wrong(
-                f"{self.code} it is. The token is missing: a number from 0 to {tokens - 1}."
+                f"{self.code} it is. The token is missing: a number from 0 to {TOKENS - 1}."
             )
         output = case.module(case.x).detach()
         if same(output[0, self.token], case._right[0, self.token]):
@@ -188,17 +196,32 @@ def find_the_fault(seed, num_heads=1):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name} must be a whole number, {least} or more, but is {value!r}.")
     text, kinds = (ONE_HEAD, IN_BOTH) if num_heads == 1 else (MANY_HEADS, IN_BOTH | IN_MANY)
+    ways = [(code, *way) for code, listed in kinds.items() for way in listed]
+    code, old, new = ways[seed * 7 % len(ways)]  # neighbours get different faults
     chance = random.Random(seed)
-    code = chance.choice(list(kinds))
-    source = text.replace(*chance.choice(kinds[code]))
-    sizes = (7, 3) if num_heads == 1 else (num_heads * 4, num_heads)
+    sizes = _sizes(num_heads, chance)
+    words = chance.choice(SPELLINGS)
+    source, right = (_spelled(t, words) for t in (text.replace(old, new), text))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        right = _made(text, sizes)
-        x = torch.randn(1, 6, sizes[0])
-    module = _made(source, sizes)
-    module.load_state_dict(right.state_dict())
-    return Case(seed, source, module, x, tuple(kinds), code, right(x).detach())
+        correct = _made(right, sizes)
+        x = torch.randn(1, TOKENS, sizes[0])
+        module = _made(source, sizes)
+    module.load_state_dict(correct.state_dict())
+    return Case(seed, source, module, x, tuple(kinds), code, correct(x).detach())
+
+
+def _sizes(num_heads, chance):
+    """Return what the class takes, all sizes different: (d_model, head_dim or num_heads)."""
+    if num_heads == 1:
+        return chance.choice([(7, 3), (8, 5), (9, 4)])
+    return num_heads * chance.choice([n for n in (3, 4, 5) if n != num_heads]), num_heads
+
+
+def _spelled(text, words):
+    for word, other in words.items():
+        text = re.sub(rf"\b{word}\b", other, text)
+    return text
 
 
 def _made(source, sizes):

@@ -1,0 +1,76 @@
+"""Notebook 2: a causal head, a silent fault to find, the mask that keeps."""
+
+import torch
+from torch import nn
+
+from ..attention import attention, causal_mask
+from .exercise import Wrong, blame, draw, exercise, numbers, run, same
+from .faults import Answer
+
+
+class _AsModule(nn.Module):
+    """A function of x and three matrices as a module, so that `check_attention` takes it."""
+
+    def __init__(self, function, d_model, head_dim):
+        super().__init__()
+        self.function = function
+        self.W_query, self.W_key, self.W_value = (
+            nn.Parameter(matrix) for matrix in draw(*[(d_model, head_dim)] * 3)
+        )
+
+    def forward(self, x):
+        return self.function(x, self.W_query, self.W_key, self.W_value)
+
+
+@exercise("causal_head", 2, "A causal head")
+def check_causal_head(answer):
+    """x (batch, tokens, 7) and three matrices (7, 3) -> context (batch, tokens, 3)."""
+    for batch, tokens in ((2, 5), (4, 6)):
+        x, *matrices = draw((batch, tokens, 7), *[(7, 3)] * 3)
+        wanted = "batch, tokens, head_dim"
+        context = numbers_or_nan(run(answer, x, *matrices), (batch, tokens, 3), wanted)
+        right, _ = attention(*(x @ W for W in matrices), causal_mask(tokens))
+        if not same(context, right):
+            blame(_AsModule(answer, 7, 3), num_heads=1, causal=True, d_model=7)
+            raise Wrong("The shape is right and the numbers are not.")
+    return "No token sees a later one, and check_attention finds nothing wrong."
+
+
+def numbers_or_nan(result, shape, meaning):
+    """As `numbers`; NaN passes, for check_attention says where it comes from."""
+    tensor = result.nan_to_num(1e9) if isinstance(result, torch.Tensor) else result
+    return numbers(tensor, shape, meaning)
+
+
+@exercise("silent_fault", 2, "Find the silent fault")
+def check_silent_fault(answer):
+    """What is wrong with a dealt module, and a token whose output is wrong: `case.answer(…)`."""
+    if not isinstance(answer, Answer):
+        raise Wrong('Answer with silent_fault = case.answer(code="…", token=…).')
+    return answer.judged()
+
+
+@exercise("keep_mask", 2, "The mask that keeps")
+def check_keep_mask(answer):
+    """tokens -> Boolean (tokens, tokens), True where the token may be seen."""
+    mask = run(answer, 5)
+    numbers(mask, (5, 5), "a row for each token that attends, a column for each attended to")
+    if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
+        kind = mask.dtype if isinstance(mask, torch.Tensor) else type(mask).__name__
+        raise Wrong(
+            f"The mask holds {kind}, and a mask of numbers is added to the scores: it hides "
+            f"nothing. Make it Boolean: dtype=torch.bool."
+        )
+    hidden = causal_mask(5)
+    mistakes = {
+        "This is the mask that hides: True stands on the future. Turn it round with ~.": hidden,
+        "The triangle is swapped: each token keeps the future and not the past.": ~hidden.mT,
+        "The future is gone, but no token sees itself: keep the diagonal too.": hidden.mT,
+        "The diagonal is off by one: each token keeps the next one too.": ~hidden.triu(2),
+    }
+    for sentence, mask_of_mistake in mistakes.items():
+        if torch.equal(mask, mask_of_mistake):
+            raise Wrong(sentence)
+    if not torch.equal(mask, ~hidden):
+        raise Wrong("Row i should be True up to column i, itself included, and False after it.")
+    return "True on the diagonal and below it: what F.scaled_dot_product_attention keeps."
