@@ -7,7 +7,7 @@ import torch
 
 from . import calling
 from .calling import wants_cuda
-from .guard import copy_module
+from .guard import copy_module, reachable
 from .report import Finding
 from .subject import dropouts, set_dropout
 
@@ -79,6 +79,9 @@ def length(s):
     """Some lengths fail."""
     if "tokens" in s.failed:
         wrong, error = s.failed["tokens"]
+        if isinstance(error, AssertionError | ValueError):
+            s.note("length", f"forward refuses {wrong} tokens: {calling._told(error)}")
+            return None
         return _length(s, s.sizes.tokens, wrong, error)
     context = s.sizes.context or 10**9
     for tokens in (8, 5, 2, 1):
@@ -88,6 +91,9 @@ def length(s):
             continue
         try:
             shape = s.look(s.draw(9, tokens=tokens)).shape
+        except (AssertionError, ValueError) as error:
+            s.note("length", f"forward refuses {tokens} tokens: {calling._told(error)}")
+            continue
         except Exception as error:
             return _length(s, s.sizes.tokens, tokens, error)
         if shape[:2] != (s.sizes.batch, tokens):
@@ -107,7 +113,7 @@ def _length(s, right, wrong, error):
 
 
 def _one_sentence(s):
-    if s.way.layout == "one sentence" or s.masks is not None:
+    if s.way.layout == "one sentence" or s.masks is not None or s.failed:
         return None
     try:
         shape = s.look(s.draw(9, batch=1)).shape
@@ -177,6 +183,26 @@ def input_changed(s):
     )
 
 
+def backward_fails(s):
+    """forward runs, but not in training mode, or the gradients cannot be computed."""
+    try:
+        s.look(s.x, module=s.training)
+    except Exception as error:
+        s.trains_alike = False
+        return Finding(
+            "crash",
+            f"It works in evaluation mode and fails in training mode: {calling._told(error)}",
+        )
+    _ = s.slopes
+    if s.backward_error is None or "input-changed" in s.found:
+        return None
+    return Finding(
+        "crash",
+        f"forward runs and backward fails, so it cannot be trained: an operation in place "
+        f"changes numbers that the gradient needs. {calling._told(s.backward_error)}",
+    )
+
+
 def not_repeatable(s):
     """Two calls in evaluation mode give two answers."""
     if s.random is None:
@@ -196,7 +222,6 @@ def not_repeatable(s):
 def find_randomness(s):
     """Find out whether, and why, two calls differ, and make the later tests repeatable."""
     s.random = None
-    s.base_stateful = False
     set_dropout(s.pristine, 0.5)
     s.module = copy_module(s.pristine)
     first, second = s.look(s.x, seed=1), s.look(s.x, seed=2)
@@ -220,18 +245,19 @@ def find_randomness(s):
     else:
         s.random = ("layer", _random_line(s))
         s.quiet = False
-        s.dropout_too = _also_dropout(s)
+        set_dropout(s.pristine, 0.5)
+        s.dropout_too = _drops(s)
         s.quiet = True
 
 
-def _also_dropout(s):
-    """With the random state fixed, does p still matter in evaluation mode?"""
-    outputs = []
-    for p in (0.0, 0.5):
-        module = copy_module(s.pristine)
-        set_dropout(module, p)
-        outputs.append(s.look(s.x, module=module, seed=1))
-    return not _same(*outputs)
+def _drops(s):
+    """Whether a dropout is at work in evaluation mode, by what is captured."""
+    for call in s.capture(s.x).calls:
+        if call.name == "dropout" and not torch.equal(call.inputs[0].value, call.output.value):
+            return True
+        if call.kwargs.get("dropout_p", 0.0):
+            return True
+    return False
 
 
 def _same(first, second):
@@ -281,17 +307,18 @@ def dropout_in_eval(s):
 
 def dropout_unused(s):
     """A dropout layer is made and never used: in training mode it changes nothing."""
-    if s.fresh or (s.random and s.random[0] != "dropout"):
+    if {"crash", "dropout-in-eval"} & set(s.found):
         return None
     unused = []
     quiet, s.quiet = s.quiet, False
-    for path, _ in dropouts(s.pristine):
-        module = copy_module(s.pristine)
-        set_dropout(module, 0.0)
-        layer = module.get_submodule(path)
-        layer.p = 0.5
-        module.train()
-        outputs = [s.look(s.x, module=module, seed=seed) for seed in (1, 2)]
+    for number, (path, _) in enumerate(dropouts(s.pristine)):
+        outputs = []
+        for p in (0.0, 0.5):
+            module = copy_module(s.pristine, share=True)
+            set_dropout(module, 0.0)
+            dropouts(module)[number][1].p = p
+            _train(module)
+            outputs.append(s.look(s.x, module=module))
         if _same(*outputs):
             unused.append(path)
     s.quiet = quiet
@@ -300,8 +327,15 @@ def dropout_unused(s):
     return Finding(
         "dropout-unused",
         f"The dropout layer {_listed(unused)} never drops anything: at p = 0.5 in training mode "
-        f"two calls are equal. Apply it to the weights: weights = self.dropout(weights).",
+        f"the output is the same as at p = 0. Apply it to the weights: weights = self.dropout(weights).",
     )
+
+
+def _train(module):
+    module.train()
+    for _, thing in reachable(module):
+        if isinstance(thing, torch.nn.Module):
+            thing.train()
 
 
 def batch_mixed(s):
@@ -317,7 +351,7 @@ def batch_mixed(s):
     if not (moved - torch.diag(moved.diag())).any():
         return None
     s.mixed = moved
-    if s.layout_at_fault or any(
+    if s.layout_mixes_batch or any(
         wrong_axis(s, core) in ("batch", "batch or heads") for core in s.cores
     ):
         return None  # the layout or the softmax is the cause, and is reported as such
@@ -354,8 +388,10 @@ def _tokens_apart(s, way):
 def wrong_axis(s, core):
     """The axis over which a core's softmax runs, in words, or None where it is the keys'."""
     weights = core.normalised if core.normalised is not None else core.weights
-    if sums_to_one(weights, -1):
+    if sums_to_one(weights, -1) or core.softmaxes > 1:
         return None
+    if sums_to_one(weights.flatten(-2), -1):
+        return "queries and keys together"
     for axis in range(weights.dim() - 1):
         if sums_to_one(weights, axis) and weights.shape[axis] > 1:
             return _axis_name(s, weights, axis)
@@ -425,9 +461,11 @@ def _second_difference(s, count, strided):
             x[:, token] = torch.where(mask, x[:, token] + other[:, token], x[:, token])
         return s.look(x)
 
-    single = [moved(mask) for mask in slices]
+    single = [moved(mask) for mask in slices[:2]]
     result = torch.zeros(len(slices), len(slices))
-    for a in range(len(slices)):
+    for a in range(1, len(slices)):
+        if a > 1:
+            single.append(moved(slices[a]))
         for b in range(a):
             both = moved(slices[a], slices[b]) - single[a] - single[b] + s.base
             result[a, b] = result[b, a] = (both.abs().max() / s.size).item()

@@ -31,6 +31,9 @@ _OTHER_MASK = re.compile(r"head_mask|encoder|memory|cross|use_|is_|return|_type"
 _KEYS = re.compile(r"^(k|v|key|keys|value|values|kv|key_value|x_k|x_v|k_in|v_in)$")
 _QUERIES = re.compile(r"^(q|query|queries|x_q|q_in)$")
 _ZEROS = re.compile(r"^(start_pos|offset|start|pos|position|step|layer_idx|past_length)$")
+_NOT_TOKENS = re.compile(
+    r"freq|rope|rotary|cos|sin|len|cache|past|state_|bias|ind|idx|time|adj|edge|coord|emb$"
+)
 _PLACES = re.compile(r"^(position_ids|input_pos|positions|pos_ids|cache_position)$")
 
 
@@ -60,8 +63,10 @@ def build(thing, d_model, num_heads):
         )
     width, heads = _choose(d_model, num_heads)
     if isinstance(thing, type):
-        return build_class(thing, width, heads), width, heads
-    return _made(lambda: thing(width, heads), _name(thing)), width, heads
+        module = build_class(thing, width, heads)
+    else:
+        module = _made(lambda: thing(width, heads), _name(thing))
+    return getattr(module, "_orig_mod", module), width, heads
 
 
 def _choose(d_model, num_heads):
@@ -108,7 +113,7 @@ def _argument(name, d_model, num_heads, d_in, split):
         return num_heads
     if name in _OUT_WIDTHS or (name in _WIDTHS and not split):
         return d_model
-    if name in _WIDTHS or name == "embed":
+    if name in _WIDTHS or name in ("embed", "d", "c", "e"):
         return d_in
     if name in _HEAD_WIDTHS:
         return max(d_model // num_heads, 1)
@@ -227,8 +232,12 @@ def is_mask(tensor):
         return False
     if tensor.numel() != tensor.shape[-1] ** 2 or tensor.is_complex():
         return False
-    square = tensor.detach().reshape(tensor.shape[-2:]).float().cpu()
+    square = tensor.detach().reshape(tensor.shape[-2:])
     size = len(square)
+    corner = square[0, -1]  # most are told apart by their first and last rows
+    if (square[0, 2:] != corner).any() or (square[-1, :-2] != square[-1, 0]).any():
+        return False
+    square = square.float().cpu()
     above = square[torch.ones(size, size, dtype=torch.bool).triu(1 + (size > 3))]
     below = square[torch.ones(size, size, dtype=torch.bool).tril(-1 - (size > 3))]
     return bool((above == above[0]).all() and (below == below[0]).all() and above[0] != below[0])
@@ -254,10 +263,10 @@ def choose_sizes(d_model, num_heads, context):
 class Way:
     """A way to call forward.
 
-    inputs: how many times x is given; keywords: names that get x as well; places, zeros: names
-    that get 0, 1, 2, … or 0; masks: names that can take a mask; required: those that must.
+    inputs: how many times x is given; keywords: names that get x as well; zeros, places: names
+    that get 0, or 0, 1, 2, …; turns: rotary tables, which get a turn by nothing; masks: names
+    that can take a mask; required: those that must.
     layout: "batch" (batch, tokens, d_model), "tokens first", or "one sentence" (tokens, d_model).
-    flags: names that get a fixed value.
     """
 
     inputs: int = 1
@@ -266,6 +275,7 @@ class Way:
     places: tuple = ()
     masks: tuple = ()
     required: tuple = ()
+    turns: tuple = ()
     layout: str = "batch"
 
     def __call__(self, module, x, masks=None):
@@ -278,6 +288,7 @@ class Way:
         keywords = {name: given for name in self.keywords}
         keywords |= {name: 0 for name in self.zeros}
         keywords |= {name: torch.arange(x.shape[1], device=x.device) for name in self.places}
+        keywords |= {name: _no_turn(module, x) for name in self.turns}
         keywords |= {name: None for name in self.required}
         keywords |= masks or {}
         output = module(*[given] * self.inputs, **keywords)
@@ -285,6 +296,12 @@ class Way:
         if self.layout == "one sentence":
             return output.unsqueeze(0)
         return output.transpose(0, 1) if self.layout == "tokens first" else output
+
+
+def _no_turn(module, x):
+    """(cos, sin) of no rotation, (1, tokens, head_dim) each, as the transformers package has it."""
+    size = _attribute(module, _HEAD_WIDTHS) or x.shape[-1]
+    return x.new_ones(1, x.shape[1], size), x.new_zeros(1, x.shape[1], size)
 
 
 class NoTensor(Exception):
@@ -315,7 +332,7 @@ def _flat(output):
 def ways(module):
     """The ways to call the module's forward, by the names of its arguments, likeliest first."""
     try:
-        parameters = inspect.signature(module.forward).parameters.values()
+        parameters = list(inspect.signature(module.forward).parameters.values())
     except (TypeError, ValueError):
         parameters = []
     way, first, inputs = Way(inputs=0), None, 0
@@ -334,6 +351,13 @@ def ways(module):
             positional, way = False, replace(way, zeros=(*way.zeros, name))
         elif needed and _PLACES.search(name):
             positional, way = False, replace(way, places=(*way.places, name))
+        elif name == "position_embeddings":
+            positional, way = False, replace(way, turns=(*way.turns, name))
+        elif needed and first and _NOT_TOKENS.search(name.lower()):
+            raise CannotCheck(
+                f"{type(module).__name__}.forward needs {name}, and the check does not know "
+                f"what to give for it. Wrap it in a module whose forward(x) gives it."
+            )
         elif needed or (first and _QUERIES.search(first.lower()) and _KEYS.search(name.lower())):
             first = first or name
             if positional and p.kind is not p.KEYWORD_ONLY:
@@ -342,8 +366,10 @@ def ways(module):
                 way = replace(way, keywords=(*way.keywords, name))
         else:
             positional = False
-    way = replace(way, inputs=max(inputs, 1))
-    others = [replace(way, inputs=n, keywords=()) for n in (1, 3, 2) if n != way.inputs]
+    way = replace(way, inputs=inputs if way.keywords else max(inputs, 1))
+    starred = not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    counts = (1, 3, 2) if starred else ()
+    others = [replace(way, inputs=n, keywords=()) for n in counts if n != way.inputs]
     layouts = ["batch", "one sentence"]
     if getattr(module, "batch_first", None) is False:
         layouts.insert(0, "tokens first")
@@ -364,7 +390,7 @@ def prepare(module, dtype=torch.float32):
             elif isinstance(thing, torch.Tensor) and thing.is_floating_point():
                 thing.data = thing.data.to(dtype)
     for parameter in copied.parameters():
-        if parameter.is_floating_point():
+        if not _lazy(parameter) and parameter.is_floating_point() and not is_mask(parameter):
             parameter.requires_grad_(True)
     return copied.eval()
 
@@ -389,7 +415,7 @@ def randomise(module, d_model, seed):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in weights_of(module).values():
-            if not weight.is_floating_point() or weight.device.type == "meta" or _lazy(weight):
+            if _lazy(weight) or not weight.is_floating_point() or is_mask(weight):
                 continue
             noise = torch.randn(weight.shape, generator=generator).to(weight)
             if weight.dim() >= 2:

@@ -8,7 +8,7 @@ from torch import nn
 
 from .blackbox import _listed, sums_to_one, wrong_axis
 from .calling import is_mask
-from .flow import LAYOUT, fused_mask, outputs, share_of_tokens
+from .flow import LAYOUT, POSITIVE, batch_first, fused_mask, outputs, share_found, share_of_tokens
 from .guard import reachable
 from .report import Finding
 
@@ -42,6 +42,28 @@ def _mixed(s, numbers, operand):
     part = numbers.movedim(-2, 0) / origin.factor
     shares = share_of_tokens(part, [kept.value for _, kept in origin.sources], s.sizes)
     return shares is not None and shares[0] < 0.9 and shares[1] > 0.95
+
+
+def layout_mixes_batch(s):
+    """Whether a split or merge by view mixes sentences, not tokens alone."""
+    if not (split_by_view(s) or merge_by_view(s)):
+        return False
+    for core in s.cores:
+        kept, context = core.context
+        merged = _last_layout(s, kept, core.at)
+        pairs = [(context, merged)] if merged is not None else []
+        for name, operand in zip(("queries", "keys", "values"), core.operands, strict=True):
+            origin = s.flow.origin(*operand)
+            if len(origin.sources) == 1 and s.flow.pure(origin):
+                pairs.append((getattr(core, name) / origin.factor, origin.sources[0][1].value))
+        for part, whole in pairs:
+            parts, wholes = (batch_first(t, s.sizes) for t in (part, whole))
+            if parts is None or wholes is None:
+                continue
+            own, altogether = share_found(parts, wholes)
+            if own < 0.9 and altogether > 0.95:
+                return True
+    return False
 
 
 def merge_by_view(s):
@@ -130,13 +152,18 @@ def softmax_axis(s):
 def not_normalised(s):
     """The weights that meet the values do not add up to one."""
     for core in _square(s):
-        if core.fused is not None or sums_to_one(core.weights, -1) or wrong_axis(s, core):
+        if core.fused is not None or sums_to_one(core.weights, -1):
+            continue
+        if wrong_axis(s, core) and not _changed_after(core):
+            continue
+        if core.softmaxes > 1:
+            s.tell("the sum of the weights was not judged, because there are several softmaxes")
             continue
         names = {s.flow.calls[at].name for at in core.path}
         sums = core.weights.reshape(-1, *core.weights.shape[-2:])[0].sum(dim=-1)
-        if core.normalised is not None and sums_to_one(core.normalised, -1):
+        if _changed_after(core):
             return Finding("not-normalised", _after(core, sums), sums, "sum of each row of weights")
-        if core.normalised is None and not names & _POSITIVE:
+        if core.normalised is None and not names & POSITIVE:
             return Finding(
                 "not-normalised",
                 "No softmax: the raw scores meet the values, and their rows sum to "
@@ -152,19 +179,28 @@ def not_normalised(s):
     return None
 
 
-_POSITIVE = {
-    "exp", "sigmoid", "relu", "softmax", "log_softmax", "softplus", "elu", "gelu", "logsumexp",
-    "square", "pow", "normalize", "sparsemax", "topk", "entmax", "exp_", "exp2", "tanh",
-}  # fmt: skip
+def _changed_after(core):
+    """Whether the weights are changed between the softmax and the values."""
+    return core.normalised is not None and not torch.allclose(
+        core.weights, core.normalised, atol=1e-5
+    )
+
+
+def divided_after(core):
+    """The one factor between what the softmax gave and the weights; None where there is none."""
+    if core.normalised is None:
+        return None
+    ratio = core.weights / core.normalised
+    ratio = ratio[core.normalised > 1e-6]
+    one = ratio.max() - ratio.min() < 1e-4 * ratio.abs().max()
+    return ratio.mean().item() if one else None
 
 
 def _after(core, sums):
-    ratio = core.weights / core.normalised
-    ratio = ratio[core.normalised > 1e-6]
-    if ratio.max() - ratio.min() < 1e-4 * ratio.abs().max():
+    if factor := divided_after(core):
         return (
             f"Each row of weights sums to {sums[0]:.3g} instead of 1: they are multiplied by "
-            f"{ratio.mean():.3g} after the softmax. Divide the scores by √head_dim *before* it."
+            f"{factor:.3g} after the softmax. Divide the scores by √head_dim *before* it."
         )
     return (
         f"The rows of weights sum to {_listed([f'{v:.2f}' for v in sums.tolist()])} when they "
@@ -174,9 +210,14 @@ def _after(core, sums):
 
 
 def _square(s):
-    """The cores whose weights are (…, tokens, tokens)."""
-    tokens = s.sizes.tokens
-    return [core for core in s.cores if core.weights.shape[-2:] == (tokens, tokens)]
+    """The cores whose weights are (…, tokens, tokens), or (…, heads, heads) by mistake."""
+    heads = "heads-attend-heads" in s.found
+    shapes = [(core, core.weights.shape[-2:]) for core in s.cores]
+    return [
+        core
+        for core, (rows, columns) in shapes
+        if rows == columns and (heads or rows == s.sizes.tokens)
+    ]
 
 
 # --- pair -----------------------------------------------------------------------------------
@@ -361,7 +402,12 @@ def _same_numbers(first, second):
 def future_visible(s):
     """Every future pair is visible: the mask has no effect."""
     kind, pairs = s.mask_kind
-    if kind not in ("all", "some"):
+    if kind == "causal" and s.causal is not False:
+        return _in_training(s)
+    if kind == "window" and s.causal is not True:
+        s.note("window", "Each token sees those near it, before and after: a two-way window.")
+        return None
+    if kind not in ("all", "some", "window"):
         return None
     intent = s.causal is True or (s.causal is None and (kind == "some" or s.mask_in_sight))
     if kind == "all" and not intent:
@@ -381,6 +427,24 @@ def future_visible(s):
         f"Position {i} sees position {j}{share}: {_why_visible(s)}",
         pairs.float(),
         "which pairs are seen: the token that looks (row), the token seen (column)",
+    )
+
+
+def _in_training(s):
+    """The future is hidden in evaluation mode: is it in training mode too?"""
+    if s.random or s.fresh or not s.trains_alike or _DISTURBED & set(s.found):
+        return None
+    moves = s.training_influence
+    ahead = (moves > 0).triu(1)
+    if not ahead.any():
+        return None
+    i, j = ahead.nonzero()[0].tolist()
+    return Finding(
+        "future-visible",
+        f"In training mode position {i} sees position {j}; in evaluation mode it does not. The "
+        f"mask must be applied in both: what is learned with the future in sight fails without.",
+        (moves > 0).float(),
+        "which pairs are seen in training mode",
     )
 
 
@@ -523,13 +587,17 @@ def visible_pairs(s):
         for core in flow_cores:
             if core.weights.shape[-2:] == seen.shape:
                 seen |= _seen(s, core).flatten(0, -3).any(dim=0).cpu()
+    turned = any(core.turned for core in cores)
+    if turned and "softmax-axis" in s.found and not seen.tril(-1).any():
+        return seen.T  # the weights were turned over, and the mask with them
     return seen
 
 
 def _seen(s, core):
+    seen = core.weights.abs() > 1e-12
     if "softmax-axis" in s.found and core.scores is not None:
-        return core.scores > -1e3
-    return core.weights.abs() > 1e-12
+        seen = seen & (core.scores > -1e3)
+    return seen
 
 
 def mask_kind(s):
@@ -546,6 +614,8 @@ def mask_kind(s):
         return "past", pairs
     if (ahead == future).all():
         return "all", pairs
+    if torch.equal(pairs, pairs.T):
+        return "window", pairs
     for k in range(1, tokens - 1):
         band = future & ~torch.ones(tokens, tokens, dtype=torch.bool).triu(k + 1)
         if (ahead == band).all():
@@ -590,11 +660,8 @@ def diagonal_hidden(s):
     cores = _square(s)
     if not cores or s.sizes.tokens < 3:
         return False
-    for core in cores:
-        inner = core.weights.diagonal(dim1=-2, dim2=-1)[..., 1:]
-        if (inner.abs() > 1e-12).any() or "not-normalised" in s.found:
-            return False
-    return True
+    inner = [_seen(s, core).diagonal(dim1=-2, dim2=-1)[..., 1:] for core in cores]
+    return not any(seen.any() for seen in inner)
 
 
 # --- scale ----------------------------------------------------------------------------------
@@ -608,15 +675,18 @@ def scale(s):
         s.tell("scale not judged, because the softmax cannot be seen")
         return None
     for a, b in cores:
-        slope = _slope(s, a, b)
+        slope = _slope(s, a, b) if a.softmaxes < 2 else None
         if slope is None:
             s.tell("scale not judged, because the scores are not q·k times one number")
             continue
         expected = a.width**-0.5
         if abs(slope / expected - 1) < 0.01:
             continue
-        if "not-normalised" in s.found and abs(slope - 1) < 0.01:
+        if abs(slope - 1) < 0.01 and a.fused is None and (divided_after(a) or 1) < 0.99:
             continue  # the factor stands after the softmax, and is reported there
+        if abs(slope - 1) < 0.01 and _biased(a):
+            s.tell("scale not judged, because a bias by position is added to undivided scores")
+            continue
         origins = [s.flow.origin(*operand) for operand in a.operands[:2]]
         if not all(s.flow.pure(origin) for origin in origins) or _learned(s, origins):
             s.tell(
@@ -659,6 +729,16 @@ def _fit(a, b):
     return None
 
 
+def _biased(core):
+    """Whether something that differs from pair to pair is added to the products."""
+    if core.scores is None or core.products.shape != core.scores.shape:
+        return False
+    known = core.scores > -1e3
+    rest = torch.where(known, core.scores - core.products, 0.0).double()
+    rest = torch.where(known, _centred(rest, known), 0.0)
+    return bool(rest.abs().max() > 1e-3)
+
+
 def _centred(numbers, known):
     """Without each row's mean, so that a row's maximum may have been taken away."""
     kept = torch.where(known, numbers, 0.0)
@@ -694,7 +774,7 @@ def _scaled(s, slope, expected, width):
 def _divisor(s, slope, width):
     sizes = s.sizes
     named = [
-        (1.0, "The scores are not divided at all."),
+        (1.0, "The scores are not divided at all (T5 does so on purpose, and starts smaller)."),
         (width**0.5, f"You multiply by √{width} where you should divide."),
         (1 / width, f"You divide by {width}, the width of a head, not by its root."),
         (sizes.d_model**-0.5, f"You divide by √{sizes.d_model} (d_model), not by √head_dim."),
@@ -765,6 +845,9 @@ def _result_lost(s, name):
 
 def detached(s):
     """The output depends on a weight, and no gradient reaches it."""
+    if s.backward_error is not None:
+        s.tell("gradients not judged, because backward fails")
+        return None
     cut = []
     for name, weight in s.weights.items():
         if not _matrix(weight) or not weight.requires_grad:
@@ -860,8 +943,6 @@ def _as_weight(s, tensor):
 
 def _foreign(s, owned):
     """Weights of somebody else: a layer of the notebook in place of self's."""
-    if s.random:
-        return None  # layers made in forward: reported as not repeatable
     known = owned | {id(w) for w in s.weights.values() if w is None}
     mine = {id(p) for p in s.original.parameters()}
     first, second = (dict((id(t), n) for n, t in f.foreign(known)) for f in s.flows)
@@ -879,9 +960,10 @@ def _foreign(s, owned):
 def not_a_buffer(s):
     """The mask is a plain attribute that forward uses."""
     things = list(zip(reachable(s.pristine), reachable(s.original), strict=False))
-    inside = [f"{path}." for (path, thing), _ in things if isinstance(thing, nn.Module)]
+    parts = [thing for (_, thing), _ in things if isinstance(thing, nn.Module)]
+    buffers = {id(buffer) for part in parts for buffer in part.buffers()}
     for (path, thing), (_, original) in things:
-        if path.startswith(tuple(inside)):
+        if id(thing) in buffers:
             continue  # its module is in a plain list, and is reported as such
         if not isinstance(thing, torch.Tensor) or thing.requires_grad:
             continue

@@ -3,10 +3,9 @@
 from functools import cached_property
 
 import torch
-from torch import nn
 
 from . import blackbox, captured, masks
-from .calling import build, build_class, choose_sizes
+from .calling import build, build_class
 from .flow import cores
 from .guard import Clock, TimeUp, untouched
 from .report import Report
@@ -18,6 +17,7 @@ SECONDS = 10
 BLOCKING = [blackbox.crash, blackbox.length, blackbox.width, blackbox.nan]
 TESTS = [
     blackbox.input_changed,
+    blackbox.backward_fails,
     blackbox.not_repeatable,
     blackbox.dropout_in_eval,
     blackbox.dropout_unused,
@@ -58,12 +58,13 @@ class Subject(Facts):
         return self.both_cores[0]
 
     @cached_property
-    def layout_at_fault(self):
-        return captured.split_by_view(self) or captured.merge_by_view(self)
+    def layout_mixes_batch(self):
+        return captured.layout_mixes_batch(self)
 
     @cached_property
     def sees_others(self):
-        return bool((self.influence > 0).fill_diagonal_(False).any())
+        apart = "heads-attend-heads" in self.found
+        return apart or bool((self.influence > 0).fill_diagonal_(False).any())
 
     @cached_property
     def idle(self):
@@ -109,29 +110,21 @@ def check_attention(module_or_factory, num_heads=None, causal=None, d_model=None
     the check runs a copy, in float32 with random weights, and cuts it off after ten seconds.
     Raises ValueError where the module cannot be made or called in a way that the check knows.
     """
-    with untouched(), Clock(SECONDS) as clock:
-        report = Report(subject=_title(module_or_factory))
-        try:
-            module, d_model, num_heads = build(module_or_factory, d_model, num_heads)
-            report.subject = type(module).__name__
-            subject = Subject(module, d_model, num_heads, causal, clock)
-            _split_widths(module_or_factory, subject)
+    with untouched():
+        module, d_model, num_heads = build(module_or_factory, d_model, num_heads)
+        report = Report(subject=type(module).__name__)
+        with Clock(SECONDS) as clock:
+            try:
+                subject = Subject(module, d_model, num_heads, causal, clock)
+                _split_widths(module_or_factory, subject)
+            except TimeUp:
+                report.cannot_tell.append(
+                    f"stopped after {SECONDS} seconds, before one call was done: nothing was judged"
+                )
+                return report
             report.notes, report.cannot_tell = subject.notes, subject.unclear
-        except TimeUp:
-            report.cannot_tell.append(
-                f"stopped after {SECONDS} seconds, before one call was done: nothing was judged"
-            )
-            return report
-        _run_tests(subject, report)
+            _run_tests(subject, report)
     return report
-
-
-def _title(thing):
-    return (
-        type(thing).__name__
-        if isinstance(thing, nn.Module)
-        else getattr(thing, "__name__", type(thing).__name__)
-    )
 
 
 def _run_tests(subject, report):
@@ -159,6 +152,8 @@ def _run_tests(subject, report):
             if finding is not None:
                 report.findings.append(finding)
                 subject.found.append(finding.code)
+                if finding.code == "heads-attend-heads":
+                    subject.tell("the mask was not judged, because no token sees another")
                 if finding.code == "not-repeatable":
                     report.cannot_tell.append(
                         "the rest was judged with a fixed random state, as far as that goes"
@@ -202,8 +197,7 @@ def _split_widths(thing, subject):
         module = build_class(thing, out, heads, d_in=wide)
     except Exception:
         return
-    sizes = choose_sizes(wide, heads, subject.sizes.context)
-    x = torch.randn(sizes.batch, subject.sizes.tokens, wide)
+    x = torch.randn(subject.sizes.batch, subject.sizes.tokens, wide)
     try:
         shape = subject.way(module.eval(), x).shape
         right = shape[:2] == x.shape[:2]

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .guard import reachable
+
 LAYOUT = set(
     "view reshape transpose permute contiguous flatten unflatten squeeze unsqueeze movedim "
     "moveaxis swapaxes swapdims mT T mH H expand expand_as clone chunk split unbind index narrow "
@@ -68,16 +70,21 @@ class Flow:
     def __init__(self, calls, given, sizes, module):
         self.given, self.sizes, self.module = given, sizes, module
         self.calls = [call for call in _opened(calls) if call.error is None]
-        self._makers, self._users = {}, {}
+        self._makers, self._users, self._places = {}, {}, {}
+        self.known = _known(module)
         for at, call in enumerate(self.calls):
             for kept in _kept(call.output):
                 self._makers.setdefault(id(kept.tensor), []).append(at)
+                self._places.setdefault(_place(kept.tensor), []).append(at)
             for kept in call.inputs:
                 self._users.setdefault(id(kept.tensor), []).append(at)
 
     def maker(self, kept, before):
         """The index of the call that made (or last wrote) the tensor; None for what came in."""
-        earlier = [at for at in self._makers.get(id(kept.tensor), ()) if at < before]
+        made = self._makers.get(id(kept.tensor))
+        if made is None and id(kept.tensor) not in self.known and kept.tensor is not self.given:
+            made = self._places.get(_place(kept.tensor))  # x.data: another object, the same numbers
+        earlier = [at for at in made or () if at < before]
         return earlier[-1] if earlier else None
 
     def users(self, kept, after):
@@ -137,9 +144,12 @@ class Flow:
         return maker is not None and self.calls[maker].name == "assign"
 
     def is_weight(self, kept, before):
-        """Whether an operand is a weight: a leaf that is not the input, in any layout."""
+        """Whether an operand is a weight: a tensor of the module, or trainable, in any layout."""
         sources = self.origin(kept, before).sources
-        return bool(sources) and all(at is None and k.tensor is not self.given for at, k in sources)
+        return bool(sources) and all(
+            at is None and (id(k.tensor) in self.known or k.tensor.requires_grad)
+            for at, k in sources
+        )
 
     def is_projection(self, at):
         if at is None:
@@ -228,6 +238,19 @@ class Flow:
         return Product(
             made, left, right, (sides[0][1], sides[1][1], out), (sides[0][0], sides[1][0])
         )
+
+
+def _known(module):
+    """The ids of all tensors that belong to a module."""
+    plain = [thing for _, thing in reachable(module) if isinstance(thing, torch.Tensor)]
+    return {id(t) for t in [*module.parameters(), *module.buffers(), *plain]}
+
+
+def _place(tensor):
+    try:
+        return tensor.data_ptr(), tensor.shape, tensor.stride()
+    except RuntimeError:
+        return None
 
 
 def _squeezed(value, shape, letters):
@@ -336,6 +359,8 @@ class Core:
     operands: tuple  # ((Kept, index of the call that reads it), …) for q, k, v
     context: tuple  # (Kept, numbers as (…, tokens, width))
     path: tuple = ()  # the indices of the calls between products and weights
+    softmaxes: int = 1
+    turned: bool = False  # the weights are the transpose of what the softmax gave
     fused: object = None  # the call, where the fused kernel is used
     scaled: float | None = None
 
@@ -391,7 +416,12 @@ def _core(flow, product, side):
         out = outputs(flow.calls[soft])[0].value
     raw = product.values[side]
     turned = _turned(out, raw)
-    score_out = outputs(flow.calls[_result(flow, score)])[0].value
+    names = {flow.calls[at].name for at in path}
+    if soft is None and not names & POSITIVE:
+        into = raw  # no softmax: the scores meet the values
+    raw_products = outputs(flow.calls[_result(flow, score)])[0].value
+    if flow.calls[score.at].name == "baddbmm":  # its alpha is a factor of the scores
+        raw_products = score.left.value @ score.right.value
     return Core(
         at=product.at,
         width=width,
@@ -399,7 +429,7 @@ def _core(flow, product, side):
         keys=keys,
         values=values,
         weights=weights,
-        products=score_out,
+        products=raw_products,
         scores=_same(into, raw, order, turned),
         normalised=_same(out, raw, order, turned),
         operands=(
@@ -409,6 +439,8 @@ def _core(flow, product, side):
         ),
         context=(result, context),
         path=tuple(at for at in path if at > score.at),
+        turned=turned,
+        softmaxes=sum(flow.calls[at].name in _SOFT for at in path),
     )
 
 
@@ -426,9 +458,17 @@ def _numel(flow, at):
     return outputs(flow.calls[_result(flow, product)])[0].value.numel()
 
 
+# calls that make weights of scores in a way of their own
+POSITIVE = set(
+    "exp sigmoid relu softmax log_softmax softplus elu gelu logsumexp square pow normalize "
+    "sparsemax topk entmax exp_ exp2 tanh".split()
+)
+_SOFT = ("softmax", "_softmax", "log_softmax")
+
+
 def _soft(flow, path):
     """The last softmax on the path, or else the last exp of a softmax written by hand."""
-    for names in (("softmax", "_softmax", "log_softmax"), ("exp",)):
+    for names in (_SOFT, ("exp",)):
         for at in reversed(path):
             if flow.calls[at].name in names:
                 return at
@@ -534,6 +574,15 @@ def token_axes(value, sizes):
         found.append(value.unflatten(0, (tokens, batch)))
     found += [value.movedim(axis, 0) for axis in range(value.dim()) if value.shape[axis] == tokens]
     return found
+
+
+def batch_first(value, sizes):
+    """The numbers with the batch's axis first, or None where no axis is the batch's."""
+    if sizes.batch in value.shape:
+        return value.movedim(list(value.shape).index(sizes.batch), 0)
+    if value.dim() and value.shape[0] % sizes.batch == 0:
+        return value.unflatten(0, (sizes.batch, -1))
+    return None
 
 
 def share_of_tokens(part, wholes, sizes):

@@ -180,7 +180,7 @@ def _drop_hooks(part):
     for name in _HOOKS:
         hooks = getattr(part, name, None)
         for key, hook in list((hooks or {}).items()):
-            if not type(hook).__module__.startswith("torch."):
+            if not str(getattr(hook, "__module__", "")).startswith("torch."):
                 del hooks[key]
 
 

@@ -46,7 +46,7 @@ class Subject:
         self.original, self.causal, self.clock = module, causal, clock
         self.found, self.notes, self.unclear, self.settings = [], [], [], {}
         self.fresh, self.quiet, self.masks = False, False, None
-        self.error, self.shape, self.failed = None, None, {}
+        self.error, self.shape, self.failed, self.backward_error = None, None, {}, None
         self._find_way(d_model, num_heads)
 
     # --- how to call it ---------------------------------------------------------------------
@@ -54,6 +54,8 @@ class Subject:
     def _find_way(self, d_model, num_heads):
         heads = num_heads or calling.find_heads(self.original)
         context = calling.find_context(self.original)
+        if self.device.type == "meta":
+            raise CannotCheck("The module is on the meta device and has no numbers to run on.")
         candidates = calling.widths(self.original, d_model)
         if not candidates:
             raise CannotCheck(
@@ -135,7 +137,22 @@ class Subject:
                         self.failed[what] = (getattr(sizes, what), error)
                         return
         self.error, self.shape, self.sizes = error, shape, sizes
+        self._refuse_other_inputs()
         self.module = self.pristine = None
+
+    def _refuse_other_inputs(self):
+        """Raise CannotCheck where forward wants something else than tokens."""
+        text, name = str(self.error), type(self.original).__name__
+        advice = "Check the attention module inside, or wrap it in a module that takes x."
+        if "expected 4, got 3" in text or "4D (batched)" in text:
+            raise CannotCheck(
+                f"{name} wants four axes, such as images, and the check gives (batch, tokens, "
+                f"d_model). {advice}"
+            )
+        if "indices" in text and ("Long" in text or "Int" in text):
+            raise CannotCheck(f"{name} wants token numbers, not vectors. {advice}")
+        if isinstance(self.error, TypeError) and "required" in text and "forward()" in text:
+            raise CannotCheck(f"{name} cannot be called: {text}. {advice}")
 
     @cached_property
     def device(self):
@@ -155,7 +172,7 @@ class Subject:
         """The output for x, from a clone of x, with a fixed random state."""
         if module is None:
             module = copy_module(self.pristine, share=True) if self.fresh else self.module
-        torch.manual_seed(seed)
+        _seed(seed)
         return self._call(module, x.clone(), masks if masks is not None else self.masks)
 
     def look(self, x, masks=None, module=None, seed=0):
@@ -182,7 +199,7 @@ class Subject:
         module = copy_module(self.pristine, share=True) if self.fresh else self.module
         module.train(train)
         given = x.clone()
-        torch.manual_seed(0)
+        _seed(0)
         try:
             with Capture(module, keep=Kept) as seen, contextlib.suppress(Exception):
                 self._call(module, given, self.masks)
@@ -233,6 +250,34 @@ class Subject:
                 changed[:, j] = other[:, j]
                 change, moved = self.differs(self.look(changed), self.base)
                 moves[:, j] = moves[:, j].maximum((change * moved).amax(dim=0).cpu())
+        return moves
+
+    @cached_property
+    def training(self):
+        """A copy in training mode, without dropout."""
+        module = copy_module(self.pristine, share=True)
+        set_dropout(module, 0.0)
+        return module.train()
+
+    @cached_property
+    def trains_alike(self):
+        """Whether batch norms, which mix in training mode by design, are absent."""
+        kinds = nn.modules.batchnorm._NormBase
+        return not any(isinstance(part, kinds) for part in self.pristine.modules())
+
+    @cached_property
+    def training_influence(self):
+        """(tokens, tokens): `influence` in training mode."""
+        tokens = self.sizes.tokens
+        moves, other = torch.zeros(tokens, tokens), 1.5 * self.draw(2)
+        base = self.look(self.x, module=self.training)
+        if self.differs(self.look(self.x, module=self.training), base)[1].any():
+            return moves  # it keeps something from call to call
+        for j in range(tokens):
+            changed = self.x.clone()
+            changed[:, j] = other[:, j]
+            change, moved = self.differs(self.look(changed, module=self.training), base)
+            moves[:, j] = (change * moved).amax(dim=0).cpu()
         return moves
 
     @cached_property
@@ -287,7 +332,11 @@ class Subject:
         generator = torch.Generator().manual_seed(5)
         mix = torch.randn(output.shape, generator=generator).to(output)
         wanted = [weight for weight in weights if weight.requires_grad]
-        found = torch.autograd.grad((output * mix).sum(), wanted, allow_unused=True)
+        try:
+            found = torch.autograd.grad((output * mix).sum(), wanted, allow_unused=True)
+        except RuntimeError as error:
+            self.backward_error = error
+            return dict.fromkeys(names)
         by_id = {id(weight): g for weight, g in zip(wanted, found, strict=True)}
         return {name: by_id.get(id(w)) for name, w in zip(names, weights, strict=True)}
 
@@ -297,17 +346,25 @@ class Subject:
         return self.gradients(self.x)
 
 
+def _seed(seed):
+    # torch.manual_seed would also queue a call for a GPU that is not there, at each run
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+
+
 def dropouts(module):
     """(path, layer) of each dropout layer."""
     kinds = nn.modules.dropout._DropoutNd
-    return [(path, part) for path, part in module.named_modules() if isinstance(part, kinds)]
+    parts = [*module.named_modules(), *calling.reachable(module)]
+    return [(path, part) for path, part in parts if isinstance(part, kinds)]
 
 
 def set_dropout(module, p):
     """Set all dropout layers, and plain numbers named after dropout, to p."""
+    for _, part in dropouts(module):
+        part.p = p
     for part in module.modules():
-        if isinstance(part, nn.modules.dropout._DropoutNd):
-            part.p = p
         for name, value in list(vars(part).items()):
             if "drop" in name.lower() and isinstance(value, float):
                 setattr(part, name, p)
