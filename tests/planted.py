@@ -620,3 +620,40 @@ PLANTED = [
         ],
     ),
 ]
+
+
+def together(base, *codes):
+    """A factory with one planted fault of each code in the same base."""
+    changes = []
+    for code in codes:
+        changes += next(c for found, b, c in PLANTED if (found, b) == (code, base))
+    return make(base, *changes)
+
+
+# (base, codes in the order in which they should be reported)
+COMBINED = [
+    ("separate", ["length", "scale"]),
+    ("fused", ["softmax-axis", "scale"]),
+    ("separate", ["split-by-view", "merge-by-view"]),
+    ("separate", ["input-changed", "future-visible"]),
+    ("separate", ["dropout-unused", "mask-off-by-one"]),
+    ("separate", ["not-repeatable", "dropout-in-eval"]),
+    ("fused", ["split-by-view", "scale"]),
+    ("fused", ["wrong-pair", "scale"]),
+    ("fused", ["future-visible", "detached"]),
+    ("heads", ["scale", "not-a-buffer"]),
+    ("heads", ["wrong-pair", "scale"]),
+    ("heads", ["input-cut", "unused-layer"]),
+    ("einsum", ["input-changed", "not-registered"]),
+    ("einsum", ["softmax-axis", "mask-off-by-one"]),
+    ("transposed", ["merge-by-view", "wrong-values"]),
+    ("kernel", ["dropout-in-eval", "merge-by-view"]),
+    ("kernel", ["past-hidden", "unused-layer"]),
+    ("given", ["input-cut", "scale"]),
+    ("separate", ["dropout-unused", "future-visible", "scale"]),
+    ("separate", ["split-by-view", "future-visible", "unused-layer"]),
+    ("fused", ["dropout-unused", "merge-by-view", "scale"]),
+    ("heads", ["dropout-unused", "wrong-pair", "scale"]),
+    ("heads", ["future-visible", "scale", "not-registered"]),
+    ("kernel", ["split-by-view", "merge-by-view", "unused-layer"]),
+]

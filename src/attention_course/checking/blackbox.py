@@ -327,7 +327,8 @@ def dropout_unused(s):
     return Finding(
         "dropout-unused",
         f"The dropout layer {_listed(unused)} never drops anything: at p = 0.5 in training mode "
-        f"the output is the same as at p = 0. Apply it to the weights: weights = self.dropout(weights).",
+        f"the output is the same as at p = 0. Apply it to the weights: "
+        f"weights = self.dropout(weights).",
     )
 
 

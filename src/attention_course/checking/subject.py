@@ -47,6 +47,7 @@ class Subject:
         self.found, self.notes, self.unclear, self.settings = [], [], [], {}
         self.fresh, self.quiet, self.masks = False, False, None
         self.error, self.shape, self.failed, self.backward_error = None, None, {}, None
+        self.tried = []  # (width, layout, error, shape) of each way that did not work
         self._find_way(d_model, num_heads)
 
     # --- how to call it ---------------------------------------------------------------------
@@ -86,10 +87,10 @@ class Subject:
         except (Exception, NoTensor) as error:
             if way.required and self._works_with_a_mask(dtype):
                 return True
-            self.error = self.error or error
+            self.tried.append((sizes.d_model, way.layout, error, None))
             return False
         if output.dim() != 3 or output.shape[:2] != (self.sizes.batch, self.sizes.tokens):
-            self.shape = self.shape or (way.layout, tuple(output.shape))
+            self.tried.append((sizes.d_model, way.layout, None, tuple(output.shape)))
             return False
         self._settle(dtype)
         return True
@@ -112,7 +113,6 @@ class Subject:
         return False
 
     def _settle(self, dtype):
-        self.error = self.shape = None
         self.dtype = dtype
         self.pristine = calling.prepare(self.original, dtype)
         if any(calling._lazy(p) for p in self.pristine.parameters()):
@@ -122,7 +122,12 @@ class Subject:
 
     def _at_full_length(self, sizes, candidates):
         """Nothing worked: does the longest input, or another batch?"""
-        error, shape = self.error, self.shape
+        # the width that gets past the first layer tells most about what is wrong
+        first = [t for t in self.tried if t[1] == self.tried[0][1]]
+        fitting = [t for t in first if "mat1 and mat2" not in str(t[2])] or first
+        width, layout, error, shape = fitting[0]
+        shape = shape and (layout, shape)
+        sizes = replace(sizes, d_model=width)
         context = sizes.context
         taken = {sizes.d_model, sizes.num_heads, sizes.d_model // (sizes.num_heads or 1)}
         lengths = [context, *(n for n in (8, 16, 10) if n not in taken and n <= (context or 99))]
