@@ -48,6 +48,8 @@ class Explorer:
         )
         self._status_line, self._picture_place = widgets.HTML(), widgets.HTML()
         self._box = widgets.VBox([row, self._picture_place, self._status_line])
+        self._box.add_class("explorer")
+        row.add_class("explorer-controls")
         self._update()
 
     @property
