@@ -1,6 +1,7 @@
 # Every command makes the environment it needs, in .venv, and needs no activation.
 PYTHON ?= python3
 VENV := .venv
+COLAB := .venv-colab
 RUN := $(VENV)/bin/python
 NOTEBOOK := notebooks/01_qkv_by_hand.ipynb
 DESKTOP := $(shell [ "$$(uname)" = Darwin ] || [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] && echo yes)
@@ -8,7 +9,7 @@ WORKERS ?= 2
 PYTEST := $(RUN) -m pytest --dist loadfile
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120
 
-.PHONY: lab test test-long test-all notebooks experiments bench bench-notebooks colab publish clean
+.PHONY: lab test test-long test-all test-colab notebooks experiments bench bench-notebooks colab publish clean
 
 lab: $(VENV)/.learner
 	$(RUN) -m jupyter lab --ServerApp.ip=127.0.0.1 \
@@ -25,6 +26,11 @@ test-long: $(VENV)/.tests
 	$(PYTEST) -n $(WORKERS) -m long tests
 
 test-all: test test-long
+
+# Colab's own versions: nbval, the explorers, and both in a browser with Notebook 6.
+test-colab: $(COLAB)/.tests
+	$(COLAB)/bin/python -m pytest $(NBVAL) notebooks
+	$(COLAB)/bin/python -m pytest tests/test_explorers.py tests/browser
 
 notebooks: $(VENV)/.tests
 	$(RUN) tools/notebooks.py
@@ -45,7 +51,7 @@ bench-notebooks: $(VENV)/.tests
 	$(RUN) tools/bench_notebooks.py
 
 clean:
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) $(COLAB) dist build
 
 $(VENV)/.learner: requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -56,4 +62,9 @@ $(VENV)/.learner: requirements.txt pyproject.toml
 
 $(VENV)/.tests: $(VENV)/.learner tests/requirements.txt
 	$(RUN) -m pip install --quiet --requirement tests/requirements.txt
+	touch $@
+
+$(COLAB)/.tests: tests/colab-requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(COLAB)
+	$(COLAB)/bin/python -m pip install --quiet --requirement tests/colab-requirements.txt
 	touch $@

@@ -16,6 +16,7 @@ import attention_course
 
 expect = pytest.importorskip("playwright.sync_api").expect
 
+pytestmark = pytest.mark.long
 NAMES = ["query", "mask", "heads", "split", "shapes", "word_order"]
 SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
 
