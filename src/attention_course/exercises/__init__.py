@@ -2,33 +2,33 @@
 
 To add one, say `two_heads` in notebook 3:
 
-1. Here, in the file of the notebook (`heads_in_a_loop.py`, imported at the end of this file):
+1. In the file of the notebook (here `heads_in_a_loop.py`), a check, imported and listed below:
 
        @exercise("two_heads", 3, "Two heads")
        def check_two_heads(answer):
-           context = numbers(run(answer, x, W), (2, 5, 6), "batch, tokens, d_model")
+           context = numbers(run(answer, x, W), (2, 5, 6), "batch, tokens, 2 * head_dim")
+           if same(context, right): return "The sentence that a learner reads after Passed."
            if ...: raise Wrong("The heads are added: join them side by side.")
-           return "Two heads, joined: nothing is missing."
 
-   Untried answers never reach it. It computes what is right, at sizes that all differ; looks
-   at the shape first (`numbers`); names the fitting mistake (`Wrong`, or `blame` for a module).
+   A stub never reaches it. The tools stand in `exercise.py`: `draw` gives inputs, `run` calls
+   the learner's function and tells its errors in one sentence, `numbers` looks at the shape
+   first. The check computes what is right, at sizes that all differ, and names the fitting
+   mistake; where a learner writes a module, `blame(module_or_factory)` lets `check_attention`
+   name it.
 
-2. In the notebook, four cells: a heading `### Try: two heads (medium, 5 minutes)` with the
-   task; the stub, tagged `exercise` (`def two_heads(x, W): pass`, or a value that is None);
-   `check_two_heads(two_heads)`; and the solution, the whole stub cell as it should become:
+2. In the notebook, five cells: a heading `### Try: two heads (medium, 5 minutes)` and the task;
+   the stub, tagged `exercise`; a sentence; `check_two_heads(two_heads)`; and the solution, which
+   is what the stub's cell should become, as a ```python block inside
+   `<details><summary>Solution</summary>` and `</details>`.
+   A stub is a function or class whose body is `pass`, or a value, list or dictionary of None.
+   Easy, medium or hard. The notebook's last code cell is `progress()`.
 
-       <details><summary>Solution</summary>      a ```python block      </details>
-
-   The notebook's last code cell is `progress()`.
-
-3. In `tests/wrong_answers.py`: three or more wrong answers with words of their messages.
-
-`difficulty` is easy, medium or hard. The heading, the title given to `exercise` and the
-stub's name have to agree; `tests/test_exercises.py` says where they do not.
+3. In `tests/wrong_answers.py`: three or more wrong answers, with words of their messages.
+   `tests/test_exercises.py` finds the rest, and says where names and titles do not agree.
 """
 
 from .causal_mask import check_causal_head, check_keep_mask, check_silent_fault
-from .exercise import EXERCISES, Verdict, Wrong, blame, exercise, numbers, progress, run
+from .exercise import EXERCISES, Verdict, Wrong, blame, exercise, numbers, progress, run, same
 from .faults import find_the_fault
 from .qkv_by_hand import check_attend_all, check_dog_diagonal, check_query_weights
 
@@ -48,4 +48,5 @@ __all__ = [
     "numbers",
     "progress",
     "run",
+    "same",
 ]
