@@ -81,4 +81,84 @@ NOTEBOOK_2 = {
     ],
 }
 
-ALL = NOTEBOOK_1 | NOTEBOOK_2
+NOTEBOOK_5 = {
+    "seven_shapes": [
+        ("(4, 2, 6, 6)", "(4, 6, 2, 2)", "weights: (4, 6, 2, 2) compares heads with heads"),
+        ('merged": (4, 6, 10)', 'merged": (4, 2, 30)', "swap back first"),
+        ("(4, 2, 5, 6)", "(4, 2, 6, 5)", "keys.mT: (4, 2, 6, 5) has the right sizes in another"),
+        ("(4, 6, 2, 5)", "(4, 6, 10)", "view: (4, 6, 10) has 3 axes, not 4"),
+        ("(4, 6, 2, 5)", "(4, 6, 2, 10)", "view: (4, 6, 2, 10) has a size that does not belong"),
+        ("(4, 2, 5, 6)", "None", "There is no answer yet for keys.mT"),
+        ("(4, 2, 5, 6)", "'turned'", "keys.mT: a shape such as (4, 6, 10) is wanted"),
+        (None, "seven_shapes = (4, 6, 10)", "A dictionary is wanted here"),
+    ],
+    "split_heads": [
+        (".transpose(1, 2)", "", "the tokens come before the heads"),
+        (
+            "tokens, num_heads, -1).transpose(1, 2)",
+            "num_heads, tokens, -1)",
+            "row 0 and row 1 of head 0 are both cut from token 0",
+        ),
+        (
+            "tokens, num_heads, -1).transpose(1, 2)",
+            "tokens, -1, num_heads).movedim(-1, 1)",
+            "Head 0 has the numbers 0, 2, 4, 6, 8",
+        ),
+        (".transpose(1, 2)", ".transpose(1, 2).mT", "on its side"),
+        (".transpose(1, 2)", ".transpose(1, 2).flip(1)", "must come from token i"),
+        ("num_heads, -1)", "3, 4)", "It stops in line 3"),
+        ("return ", "", "returns nothing"),
+    ],
+    "wrong_row": [
+        (None, "wrong_row = 2", "Up to row 2 every number is where it belongs"),
+        (None, "wrong_row = 20", "Row 20 works on what an earlier row has made wrong"),
+        (None, "wrong_row = 99", "The number of a row is wanted, from 1 to"),
+        (None, "wrong_row = 'view'", "The number of a row is wanted"),
+    ],
+}
+
+NOTEBOOK_6 = {
+    "four_settings": [
+        ('two layers": True', 'two layers": False', "it is True. Each of the two moves its rows"),
+        ('mask": False', 'mask": True', "causal mask: it is False. Another order puts other words"),
+        ('sinusoidal": False', 'sinusoidal": True', "sinusoidal: it is False. The vectors are"),
+        ('rotary": False', 'rotary": True', "rotary: it is False. Queries and keys are turned"),
+        ('rotary": False', 'rotary": "no"', "rotary: True or False is wanted, but this is 'no'"),
+        ('rotary": False', 'rotary": None', "There is no answer yet for rotary"),
+    ],
+    "moves_along": [
+        ("torch.allclose(again, rows, atol=1e-5)", "torch.equal(again, rows)", "by rounding alone"),
+        ("layer(x)[order]", "layer(x)", "Compare layer(x[order]) with layer(x)[order]"),
+        ("layer(x[order])", "layer(x[order])[order]", "both in the new order"),
+        ("(again, rows,", "(again.mean(dim=0), rows.mean(dim=0),", "gives each place a fixed row"),
+        (None, "def moves_along(layer, x, order):\n    return True", "True of attention with a"),
+        (
+            "return torch.allclose(again, rows, atol=1e-5)",
+            "return again - rows",
+            "this is a Tensor",
+        ),
+        ("return ", "", "returns nothing"),
+    ],
+    "places": [
+        (
+            None,
+            "def places(tokens, d_model):\n    return torch.randn(tokens, d_model)",
+            "Two calls",
+        ),
+        (
+            None,
+            "def places(tokens, d_model):\n    return torch.ones(tokens, d_model)",
+            "Places 0 and 1",
+        ),
+        (
+            "place * rates",
+            "place / tokens * rates",
+            "has one row in a sentence of 5 words and anoth",
+        ),
+        ("place * rates", "place % 8 * rates", "Places 0 and 8 have the same row"),
+        ("place * rates", "(place * rates).T", "shape is (6, 5), but (5, 6) is wanted"),
+        ("return ", "", "returns nothing"),
+    ],
+}
+
+ALL = NOTEBOOK_1 | NOTEBOOK_2 | NOTEBOOK_5 | NOTEBOOK_6

@@ -31,18 +31,27 @@ from .causal_mask import check_causal_head, check_keep_mask, check_silent_fault
 from .exercise import EXERCISES, Verdict, Wrong, blame, exercise, numbers, progress, run, same
 from .faults import find_the_fault
 from .qkv_by_hand import check_attend_all, check_dog_diagonal, check_query_weights
+from .shape_tracing import Suspect, check_seven_shapes, check_split_heads, check_wrong_row
+from .word_order import check_four_settings, check_moves_along, check_places
 
 __all__ = [
     "EXERCISES",
+    "Suspect",
     "Verdict",
     "Wrong",
     "blame",
     "check_attend_all",
     "check_causal_head",
     "check_dog_diagonal",
+    "check_four_settings",
     "check_keep_mask",
+    "check_moves_along",
+    "check_places",
     "check_query_weights",
+    "check_seven_shapes",
     "check_silent_fault",
+    "check_split_heads",
+    "check_wrong_row",
     "exercise",
     "find_the_fault",
     "numbers",

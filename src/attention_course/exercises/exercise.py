@@ -181,6 +181,16 @@ def _short(result):
     return text if len(text) <= 60 else f"a {type(result).__name__}"
 
 
+def entries(answer, names):
+    """Return the values of a dictionary that has to hold an answer for each of the names."""
+    if not isinstance(answer, dict):
+        raise Wrong(f"A dictionary is wanted here, but this is {_short(answer)}.")
+    empty = [name for name in names if _untried(answer.get(name))]
+    if empty:
+        raise Wrong(f"There is no answer yet for {', '.join(empty)}.")
+    return [answer[name] for name in names]
+
+
 def same(first, second):
     """Whether two tensors are equal to rounding."""
     return torch.allclose(first, second, atol=1e-4, rtol=1e-4)
@@ -190,6 +200,13 @@ def draw(*shapes, seed=0):
     """Return a random tensor for each shape, always the same ones."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(*shape, generator=generator) for shape in shapes]
+
+
+def untrained(module, *sizes):
+    """Return a module with random weights, always the same ones; the random state stays."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return module(*sizes)
 
 
 def blame(module_or_factory, **options):

@@ -1,0 +1,125 @@
+"""Notebook 5: shapes before they are run, the split, and a row of a trace that is wrong."""
+
+import torch
+
+from ..attention import MultiHeadAttention, attention, causal_mask
+from ..tracing import trace_shapes
+from .exercise import Wrong, draw, entries, exercise, numbers, run, untrained
+
+SIZES = {"batch": 4, "tokens": 6, "num_heads": 2, "head_dim": 5, "d_model": 10}
+
+
+@exercise("seven_shapes", 5, "Seven shapes")
+def check_seven_shapes(answer):
+    """{step: shape} for 4 sequences of 6 tokens and 2 heads of 5."""
+    right = _shapes()
+    for step, said in zip(right, entries(answer, right), strict=True):
+        shape, axes = right[step]
+        said = _as_shape(said, step)
+        if said != shape:
+            raise Wrong(f"{step}: {_what_is_wrong(step, said, shape)} ({axes}) is wanted.")
+    return "All seven, before any of them was run."
+
+
+@exercise("split_heads", 5, "Split into heads")
+def check_split_heads(answer):
+    """projected (4, 6, 10), 2 -> (4, 2, 6, 5)."""
+    [projected] = draw((4, 6, 10))
+    result = run(answer, projected, 2)
+    shape = tuple(result.shape) if isinstance(result, torch.Tensor) else ()
+    if shape == (4, 6, 2, 5):
+        raise Wrong(
+            "The shape is (4, 6, 2, 5): the tokens come before the heads. Swap them, so that each "
+            "head has a table of tokens to itself."
+        )
+    if shape == (4, 2, 5, 6):
+        raise Wrong("The shape is (4, 2, 5, 6): each head's table lies on its side, as in Kᵀ.")
+    per_head = numbers(result, (4, 2, 6, 5), "batch, num_heads, tokens, head_dim")
+    right = projected.view(4, 6, 2, 5).transpose(1, 2)
+    if torch.equal(per_head, right):
+        return "Each head has its own 5 columns of every token."
+    if torch.equal(per_head, projected.view(4, 2, 6, 5)):
+        raise Wrong(
+            "The shape is right and the content is not: row 0 and row 1 of head 0 are both cut "
+            "from token 0. View as (batch, tokens, num_heads, head_dim) first, then swap."
+        )
+    if torch.equal(per_head, projected.view(4, 6, 5, 2).movedim(-1, 1)):
+        raise Wrong(
+            "Head 0 has the numbers 0, 2, 4, 6, 8 of each token, but 0 to 4 are its own: the last "
+            "two sizes of the view are exchanged."
+        )
+    raise Wrong(
+        "The shape is right and the content is not. Try it on numbered entries, as above: row i of "
+        "every head must come from token i."
+    )
+
+
+class Suspect(MultiHeadAttention):
+    """Multi-head attention with one mistake that keeps every shape."""
+
+    def forward(self, x):
+        batch, tokens, _ = x.shape
+        num_heads, head_dim = self.num_heads, self.head_dim
+        queries = self.W_query(x).view(batch, tokens, num_heads, head_dim).transpose(1, 2)
+        keys = self.W_key(x).view(batch, tokens, num_heads, head_dim).transpose(1, 2)
+        values = self.W_value(x).view(batch, num_heads, tokens, head_dim)
+        context, _ = attention(queries, keys, values, causal_mask(tokens))
+        return self.W_out(context.transpose(1, 2).flatten(-2))
+
+
+@exercise("wrong_row", 5, "The wrong row")
+def check_wrong_row(answer):
+    """The number of the row in the trace of a `Suspect` where the content goes wrong."""
+    rows = trace_shapes(untrained(Suspect, 12, 3), torch.zeros(2, 5, 12)).rows
+    [wrong] = [row for row in rows if row.operation == "view" and row.arguments == "(2, 3, 5, 4)"]
+    last = len(rows)
+    if isinstance(answer, bool) or not isinstance(answer, int) or not 1 <= answer <= last:
+        raise Wrong(f"The number of a row is wanted, from 1 to {last}.")
+    if answer < int(wrong.number):
+        raise Wrong(f"Up to row {answer} every number is where it belongs. Look further down.")
+    if answer > int(wrong.number):
+        raise Wrong(f"Row {answer} works on what an earlier row has made wrong. Look further up.")
+    return (
+        f"Row {wrong.number}, {wrong.operation}{wrong.arguments}: the values are cut from the "
+        f"buffer, where queries and keys are viewed per token and then swapped."
+    )
+
+
+def _shapes():
+    """Return {step: (shape, axes)} as the steps give them."""
+    batch, tokens, num_heads, head_dim, _ = SIZES.values()
+    x = torch.zeros(batch, tokens, num_heads * head_dim)
+    per_token = x.view(batch, tokens, num_heads, head_dim)
+    queries = keys = values = per_token.transpose(1, 2)
+    context, weights = attention(queries, keys, values)
+    steps = {
+        "W_query(x)": (x, "batch, tokens, d_model"),
+        "view": (per_token, "batch, tokens, num_heads, head_dim"),
+        "transpose(1, 2)": (queries, "batch, num_heads, tokens, head_dim"),
+        "keys.mT": (keys.mT, "batch, num_heads, head_dim, tokens"),
+        "weights": (weights, "batch, num_heads, tokens, tokens"),
+        "context": (context, "batch, num_heads, tokens, head_dim"),
+        "merged": (context.transpose(1, 2).flatten(-2), "batch, tokens, d_model"),
+    }
+    return {step: (tuple(tensor.shape), axes) for step, (tensor, axes) in steps.items()}
+
+
+def _as_shape(said, step):
+    try:
+        return tuple(int(size) for size in said)
+    except (TypeError, ValueError):
+        raise Wrong(
+            f"{step}: a shape such as (4, 6, 10) is wanted, but this is {said!r}."
+        ) from None
+
+
+def _what_is_wrong(step, said, shape):
+    if (step, said) == ("weights", (4, 6, 2, 2)):
+        return "(4, 6, 2, 2) compares heads with heads, which comes of a swap left out."
+    if (step, said) == ("merged", (4, 2, 30)):
+        return "(4, 2, 30) joins the tokens of a head, not the heads of a token: swap back first."
+    if len(said) != len(shape):
+        return f"{said} has {len(said)} axes, not {len(shape)}."
+    if sorted(said) == sorted(shape):
+        return f"{said} has the right sizes in another order."
+    return f"{said} has a size that does not belong there."

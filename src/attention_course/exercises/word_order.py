@@ -1,0 +1,122 @@
+"""Notebook 6: a test for what moves with the words, four settings, places of one's own."""
+
+import torch
+
+from ..attention import attention, causal_mask
+from ..positions import rotary, sinusoidal
+from .exercise import Wrong, draw, entries, exercise, numbers, run, same
+
+TOKENS, WIDTH = 5, 8
+ORDER = [3, 0, 4, 1, 2]  # another order than the one that undoes it
+
+
+@exercise("moves_along", 6, "A test for equivariance")
+def check_moves_along(answer):
+    """layer, x (5, 8), order -> whether the layer's rows move with the words."""
+    [x] = draw((TOKENS, WIDTH), seed=1)
+    layers = _layers()
+    said = {name: _yes_or_no(run(answer, layer, x, ORDER)) for name, layer in layers.items()}
+    if not said["a layer that doubles every number"]:
+        raise Wrong(
+            "It says False of a layer that doubles every number, whose rows do move along. "
+            "Compare layer(x[order]) with layer(x)[order]: both in the new order."
+        )
+    for name, layer in layers.items():
+        right = _moves_along(layer, x)
+        if said[name] and not right:
+            raise Wrong(f"It says True of {name}, where rows do not move with their words.")
+        if right and not said[name]:
+            raise Wrong(
+                f"It says False of {name}, where the rows differ by rounding alone. "
+                f"Compare with a tolerance: torch.allclose(…, atol=1e-5)."
+            )
+    return f"{len(layers)} layers judged, {sum(said.values())} of them equivariant."
+
+
+@exercise("four_settings", 6, "Four settings")
+def check_four_settings(answer):
+    """{setting: True where the rows only move with their words}."""
+    layers = _layers()
+    settings = {
+        "no mask, two layers": layers["attention twice, without a mask"],
+        "causal mask": layers["attention with a causal mask"],
+        "sinusoidal": layers["attention with sinusoidal positions"],
+        "rotary": _rotary_attention,
+    }
+    [x] = draw((TOKENS, WIDTH), seed=1)
+    for name, said in zip(settings, entries(answer, settings), strict=True):
+        if not isinstance(said, bool):
+            raise Wrong(f"{name}: True or False is wanted, but this is {said!r}.")
+        if said != _moves_along(settings[name], x):
+            raise Wrong(f"{name}: it is {not said}. {_WHY[name]}")
+    return "Without a mask and without positions the rows move with their words, at any depth."
+
+
+@exercise("places", 6, "Places of your own")
+def check_places(answer):
+    """tokens, d_model -> (tokens, d_model), one row for each place."""
+    short, long = (_rows(answer, tokens) for tokens in (5, 60))
+    if not same(short, _rows(answer, 5)):
+        raise Wrong(
+            "Two calls give two answers. A place has to be the same in every sentence; a random "
+            "vector must be drawn once and kept."
+        )
+    apart = torch.cdist(long, long, compute_mode="donot_use_mm_for_euclid_dist")
+    alike = (apart < 1e-3).triu(diagonal=1).nonzero().tolist()
+    if alike:
+        first, second = alike[0]
+        raise Wrong(f"Places {first} and {second} have the same row: no word could tell them.")
+    if not same(short, long[:5]):
+        moved = int((short - long[:5]).abs().amax(dim=-1).argmax())
+        raise Wrong(
+            f"Place {moved} has one row in a sentence of 5 words and another in one of 60. What "
+            f"was learned at that place would not hold."
+        )
+    return "60 places, all of them different, and each the same in every sentence."
+
+
+_WHY = {
+    "no mask, two layers": "Each of the two moves its rows along, so both together do.",
+    "causal mask": "Another order puts other words before a word, and these are what it sees.",
+    "sinusoidal": "The vectors are added by place: another place is another input.",
+    "rotary": "Queries and keys are turned by their place: another distance is another score.",
+}
+
+
+def _layers():
+    """Return {name: layer}; each takes (tokens, 8) to (tokens, 8)."""
+    waves, mask = sinusoidal(TOKENS, WIDTH), causal_mask(TOKENS)
+    return {
+        "a layer that doubles every number": lambda x: 2 * x,
+        "attention without a mask": lambda x: _attention(x),
+        "attention twice, without a mask": lambda x: _attention(_attention(x)),
+        "attention with a causal mask": lambda x: _attention(x, mask),
+        "attention with sinusoidal positions": lambda x: _attention(x + waves),
+        "a layer that gives each place a fixed row, whatever the word": lambda x: waves + 0 * x,
+    }
+
+
+def _attention(x, hidden=None):
+    W_query, W_key, W_value = draw((3, WIDTH, WIDTH))[0] / WIDTH**0.5
+    return attention(x @ W_query, x @ W_key, x @ W_value, hidden)[0]
+
+
+def _rotary_attention(x):
+    W_query, W_key, W_value = draw((3, WIDTH, WIDTH))[0] / WIDTH**0.5
+    return attention(rotary(x @ W_query), rotary(x @ W_key), x @ W_value)[0]
+
+
+def _moves_along(layer, x):
+    return same(layer(x[ORDER]), layer(x)[ORDER])
+
+
+def _yes_or_no(result):
+    if isinstance(result, torch.Tensor) and result.numel() == 1:
+        result = result.item()
+    if not isinstance(result, bool):
+        raise Wrong(f"True or False is wanted, but this is a {type(result).__name__}.")
+    return result
+
+
+def _rows(answer, tokens):
+    return numbers(run(answer, tokens, 6), (tokens, 6), "tokens, d_model")
