@@ -138,6 +138,12 @@ class Server:
         return ".ui-slider-handle" if self.classic else ".noUi-handle"
 
     @property
+    def printed(self):
+        """What a cell printed."""
+        stdout = '[data-mime-type="application/vnd.jupyter.stdout"]'
+        return ".output_stdout" if self.classic else stdout
+
+    @property
     def complaints(self):
         """What a cell shows when it raised or wrote to stderr."""
         return ".output_error, .output_stderr" if self.classic else (

@@ -1,0 +1,89 @@
+"""Measure explorers in a real browser: from a key on a control to the new picture on the page.
+
+Part of `make bench-notebooks`. The clock is the page's own: it starts at the key's event and
+stops when the new picture is decoded and the next frame begins.
+"""
+
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
+import stacks
+
+PRESSES = 12
+# explorer -> (the slider that is moved, the state that takes longest to draw)
+MEASURED = {
+    "query": ("key_2", {}),
+    "mask": ("dropout", {"dropout": 0.4}),
+    "heads": ("follow", {"d_model": 24, "num_heads": 12}),
+    "split": ("tokens", {"d_model": 24, "num_heads": 12, "tokens": 11}),
+    "shapes": ("batch", {"tokens": 8, "d_model": 24, "num_heads": 12, "batch": 2}),
+    "word_order": ("layers", {"sentence": "own words", "words": "a b c d e f g h i j k l"}),
+}
+WATCH = """
+window.times = [];
+addEventListener("keydown", () => { window.pressed = performance.now(); }, true);
+new MutationObserver(() => {
+    const image = document.querySelector(".explorer img");
+    if (!image || image.src === window.last) return;
+    window.last = image.src;
+    image.decode().then(() => requestAnimationFrame(
+        () => window.times.push(performance.now() - window.pressed)));
+}).observe(document.querySelector(".explorer"), {subtree: true, childList: true});
+"""
+
+
+def latencies():
+    """Yield for each explorer and state the milliseconds from key to picture."""
+    if stacks.CHROMIUM is None:
+        print("no Chromium found: the explorers were not measured")
+        return
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        server = stacks.Server(folder)
+        browser = playwright.chromium.launch(
+            executable_path=stacks.CHROMIUM, args=stacks.CHROMIUM_ARGUMENTS
+        )
+        try:
+            for name, (slider, largest) in MEASURED.items():
+                for label, state in (("starting", {}), ("largest", largest)):
+                    times = _presses(server, browser, name, slider, state)
+                    yield {
+                        "explorer": f"explore_{name}",
+                        "state": label,
+                        "median ms": round(statistics.median(times)),
+                        "slowest ms": round(max(times)),
+                    }
+        finally:
+            browser.close()
+            server.close()
+
+
+def _presses(server, browser, name, slider, state):
+    call = f"explore_{name}"
+    moves = [f"explorer.controls[{key!r}].value = {value!r}" for key, value in state.items()]
+    place = f"print(list(explorer.controls).index({slider!r}))"
+    source = [f"from attention_course import {call}", f"explorer = {call}()", *moves]
+    server.write(f"{call}.ipynb", "\n".join([*source, place, "explorer"]))
+    page = browser.new_page(viewport={"width": 1100, "height": 1100})
+    server.run(page, f"{call}.ipynb")
+    page.wait_for_selector(".explorer img")
+    place = int(page.locator(server.printed).first.text_content())
+    handle = page.locator(".explorer-controls > *").nth(place).locator(server.handle)
+    handle.focus()
+    page.evaluate(WATCH)
+    for press in range(PRESSES):  # to and fro, so that no end stops the slider
+        page.keyboard.press("ArrowRight" if press % 2 == 0 else "ArrowLeft")
+        page.wait_for_timeout(50)
+        page.wait_for_function(f"window.times.length > {press}")
+    times = page.evaluate("window.times")
+    page.close()
+    return times
+
+
+if __name__ == "__main__":
+    for row in latencies():
+        print(*row.values(), sep="\t")
