@@ -30,7 +30,7 @@ test-all: test test-long
 # Colab's own versions: nbval, the explorers, and both in a browser with Notebook 6.
 test-colab: $(COLAB)/.tests
 	$(COLAB)/bin/python -m pytest $(NBVAL) notebooks
-	$(COLAB)/bin/python -m pytest tests/test_explorers.py tests/browser
+	$(COLAB)/bin/python -m pytest tests/test_explorers.py tests/test_edition.py tests/browser
 
 notebooks: $(VENV)/.tests
 	$(RUN) tools/notebooks.py
