@@ -399,6 +399,33 @@ class Windowed(Plain):
         return super().hide(scores.masked_fill(far, -torch.inf))
 
 
+class WindowBothWays(Plain):
+    """Each token sees its neighbours on both sides."""
+
+    def hide(self, scores):
+        pairs = torch.ones(scores.shape[-2:], dtype=torch.bool)
+        return scores.masked_fill(pairs.triu(2) | pairs.tril(-2), -torch.inf)
+
+
+class Differential(Plain):
+    """The difference of two softmaxes: rows sum below one."""
+
+    def soften(self, scores):
+        return scores.softmax(-1) - 0.3 * (scores / 2).softmax(-1)
+
+
+class FrozenMask(Plain):
+    """The mask is a parameter that is not trained: it moves with the module."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.keep = nn.Parameter(torch.ones(8, 8).tril(), requires_grad=False)
+
+    def hide(self, scores):
+        tokens = scores.shape[-1]
+        return scores.masked_fill(self.keep[:tokens, :tokens] == 0, -torch.inf)
+
+
 class AttentionTwice(Plain):
     def forward(self, x):
         return super().forward(super().forward(x))

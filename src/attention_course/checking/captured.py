@@ -275,27 +275,26 @@ def _source_ids(s, operand):
 
 
 def find_idle(s):
-    """[(letter, path)] of each projection, or third of one, that no output depends on.
+    """[(letter, label)] of each projection, or part of a fused one, that no output depends on.
 
     letter: "q", "k" or "v". A layer that holds its place in the scores or at the values is not
     idle for that, only for a reason that another test names.
     """
-    tokens = s.sizes.tokens
-    if tokens < 2 or not s.sees_others:
+    if s.sizes.tokens < 2 or not s.sees_others:
         return []
     names = [name for name, weight in s.weights.items() if _matrix(weight)]
     found = []
-    for order, name in enumerate(names):
-        weight = s.weights[name]
+    for name in names:
+        weight, gradient = s.weights[name], s.slopes.get(name)
         if name.endswith("bias") or _norm_like(name):
             continue
-        for letter, label, rows in _parts(s, name, order, names):
-            gradient = s.slopes.get(name)
-            if gradient is not None and rows is None and _strong(gradient, s):
+        named = letter_of(name) or (None if _out_like(name) else _by_order(s, name, names))
+        for letter, label, rows in _parts(name, weight, gradient, named):
+            if rows is None and gradient is not None and _strong(gradient, s):
                 continue
-            if not s.moves(weight, rows):
+            if letter and not s.moves(weight, rows) and not _in_place(s, letter, weight, rows):
                 found.append((letter, label))
-    return [(letter, label) for letter, label in found if letter and not _in_place(s, letter)]
+    return found
 
 
 def _matrix(weight):
@@ -310,27 +309,24 @@ def _strong(gradient, s):
     return gradient.abs().max().item() > 1e-3 * s.size
 
 
-def _parts(s, name, order, names):
-    """(letter, label, rows) for the pieces of a weight: itself, or the thirds of a fused one."""
-    weight = s.weights[name]
-    letter = letter_of(name)
-    if letter or weight.dim() != 2 or not _fused_three(s, weight):
-        if letter is None and not _out_like(name):
-            letter = _by_order(s, name, names)
+def _parts(name, weight, gradient, letter):
+    """(letter, label, rows) for a weight, or for the rows of a fused one without a gradient."""
+    if letter or weight.dim() != 2 or gradient is None:
         yield letter, name.removesuffix(".weight"), None
         return
-    axis = 0 if weight.shape[0] == 3 * min(weight.shape) else 1
-    size = weight.shape[axis] // 3
-    places = torch.arange(weight.shape[axis], device=weight.device)
-    for block, letter in enumerate("qkv"):
-        rows = places // size == block
-        rows = rows[:, None] if axis == 0 else rows[None, :]
-        label = f"rows {block * size} to {(block + 1) * size - 1} of {name} ({_ROLES[letter]})"
+    for axis in (0, 1):
+        idle = gradient.abs().amax(dim=1 - axis) == 0
+        count = int(idle.sum())
+        if not count or (parts := round(len(idle) / count)) not in (2, 3):
+            continue
+        places = idle.nonzero().flatten().tolist()
+        run = next(n for n in range(1, len(idle)) if places[0] + n not in places)
+        # q, k and v one after another, for all heads or for each head in turn
+        letter = ("kv" if parts == 2 else "qkv")[places[0] // run % parts]
+        rows = idle[:, None] if axis == 0 else idle[None, :]
+        words = "to" if run == len(places) else "and so on to"
+        label = f"rows {places[0]} {words} {places[-1]} of {name} ({_ROLES[letter]})"
         yield letter, label, rows
-
-
-def _fused_three(s, weight):
-    return max(weight.shape) == 3 * min(weight.shape)
 
 
 _LETTER = re.compile(
@@ -361,10 +357,13 @@ def _by_order(s, name, names):
     return None
 
 
-def _in_place(s, letter):
-    """Whether the captured scores are of two projections, and the values a third."""
+def _in_place(s, letter, weight, rows):
+    """Whether a layer holds its place: in the scores for q and k, at the values for v."""
     if not s.cores:
         return False
+    if rows is None:
+        operands = [core.operands[2:] if letter == "v" else core.operands[:2] for core in s.cores]
+        return any(id(weight) in s.flow.leaves(*o) for pair in operands for o in pair)
     for core in s.cores:
         ids = [_source_ids(s, operand) for operand in core.operands]
         fused = [_rows_of(core, name) for name in ("queries", "keys", "values")]

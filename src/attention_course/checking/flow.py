@@ -170,6 +170,19 @@ class Flow:
             for at, k in origin.sources
         )
 
+    def leaves(self, kept, before):
+        """The ids of all tensors that came from outside and stand behind an operand."""
+        found, todo, done = set(), [(kept, before)], set()
+        while todo:
+            kept, before = todo.pop()
+            at = self.maker(kept, before)
+            if at is None:
+                found.add(id(kept.tensor))
+            elif at not in done:
+                done.add(at)
+                todo += [(k, at) for k in self.calls[at].inputs]
+        return found
+
     def back(self, kept, before):
         """All calls behind an operand, up to and without projections and products of two."""
         seen, todo, ends = [], [(kept, before)], []
