@@ -128,7 +128,7 @@ TRACE th{font-weight:600;opacity:.75}
 TRACE td:first-child{opacity:.6;padding-left:6px}
 TRACE td.number{white-space:nowrap;padding-right:0}
 TRACE code{font-size:12px;background:none;color:inherit;padding:0}
-TRACE small{display:block;font-size:12px;opacity:.75}
+TRACE small{font-size:12px;opacity:.75}
 TRACE details{margin:0;border-left:3px solid rgba(128,128,128,.35)}
 TRACE summary{cursor:pointer;padding:4px 6px;border-top:1px solid rgba(128,128,128,.28);
 background:rgba(128,128,128,.10)}
@@ -216,9 +216,9 @@ def _html_row(trace, row):
         + f"<wbr><code>{escape(row.arguments)}</code>" * bool(row.arguments),
         "input": escape(inputs(row)),
         "output": escape(outputs(trace, row))
-        + (f"<small>{escape(named)}</small>" if named else ""),
+        + (f"<br><small>{escape(named)}</small>" if named else ""),
         f"result {row.result.replace(' ', '-')}": f"<span>{row.result}</span>" * bool(row.result),
-        "code": (f"<b>{escape(module)}</b> " if module else "")
+        "code": (f"<b>{escape(module)}</b><br>" if module else "")
         + f"<small><code>{escape(code(row))}</code></small>",
     }
     broke = ' class="broke"' if row.error else ""
