@@ -31,7 +31,7 @@ CHROMIUM_ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-SECONDS = 40  # the longest wait for a server, a kernel or a picture, on a busy machine
+SECONDS = 90  # the longest wait for a server, a kernel or a picture, on a busy machine
 
 
 class Server:
