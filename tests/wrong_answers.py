@@ -119,9 +119,13 @@ NOTEBOOK_5 = {
 
 NOTEBOOK_6 = {
     "four_settings": [
-        ('two layers": True', 'two layers": False', "it is True. Each of the two moves its rows"),
-        ('mask": False', 'mask": True', "causal mask: it is False. Another order puts other words"),
-        ('sinusoidal": False', 'sinusoidal": True', "sinusoidal: it is False. The vectors are"),
+        (
+            'mean": True',
+            'mean": False',
+            "minus the mean: it is True. The rows move along and their",
+        ),
+        ('layers": False', 'layers": True', "two causal layers: it is False. Another order puts"),
+        ('places": True', 'places": False', "one vector for all places: it is True. What is the"),
         ('rotary": False', 'rotary": True', "rotary: it is False. Queries and keys are turned"),
         ('rotary": False', 'rotary": "no"', "rotary: True or False is wanted, but this is 'no'"),
         ('rotary": False', 'rotary": None', "There is no answer yet for rotary"),

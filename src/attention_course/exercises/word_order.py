@@ -36,11 +36,11 @@ def check_moves_along(answer):
 @exercise("four_settings", 6, "Four settings")
 def check_four_settings(answer):
     """{setting: True where the rows only move with their words}."""
-    layers = _layers()
+    waves, mask = sinusoidal(TOKENS, WIDTH), causal_mask(TOKENS)
     settings = {
-        "no mask, two layers": layers["attention twice, without a mask"],
-        "causal mask": layers["attention with a causal mask"],
-        "sinusoidal": layers["attention with sinusoidal positions"],
+        "minus the mean": lambda x: _attention(x) - _attention(x).mean(dim=0),
+        "two causal layers": lambda x: _attention(_attention(x, mask), mask),
+        "one vector for all places": lambda x: _attention(x + waves[1]),
         "rotary": _rotary_attention,
     }
     [x] = draw((TOKENS, WIDTH), seed=1)
@@ -49,7 +49,7 @@ def check_four_settings(answer):
             raise Wrong(f"{name}: True or False is wanted, but this is {said!r}.")
         if said != _moves_along(settings[name], x):
             raise Wrong(f"{name}: it is {not said}. {_WHY[name]}")
-    return "Without a mask and without positions the rows move with their words, at any depth."
+    return "Where nothing tells the places apart, the rows move with their words."
 
 
 @exercise("places", 6, "Places of your own")
@@ -76,9 +76,9 @@ def check_places(answer):
 
 
 _WHY = {
-    "no mask, two layers": "Each of the two moves its rows along, so both together do.",
-    "causal mask": "Another order puts other words before a word, and these are what it sees.",
-    "sinusoidal": "The vectors are added by place: another place is another input.",
+    "minus the mean": "The rows move along and their mean stays, so what is left moves along.",
+    "two causal layers": "Another order puts other words before a word: all that it sees.",
+    "one vector for all places": "What is the same everywhere tells no place from another.",
     "rotary": "Queries and keys are turned by their place: another distance is another score.",
 }
 
