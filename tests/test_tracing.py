@@ -989,3 +989,19 @@ def test_tracing_needs_no_matplotlib():
         "assert 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_long_names_stay_on_the_picture():
+    sizes = {"batch": 2, "num_heads": 2, "tokens": 6, "d_model": 6, "head_dim": 3}
+    trace = trace_shapes(MultiHeadAttention(6, 2), torch.zeros(2, 6, 6), names=sizes)
+    figure = trace.picture().figure
+    figure.canvas.draw()
+    for text in figure.axes[0].texts:
+        assert text.get_window_extent().x1 <= figure.bbox.x1, text.get_text()
+
+
+def test_a_trace_overrules_the_tables_of_its_page(x):
+    style = re.search("<style>(.*?)</style>", trace_shapes(lambda: x.mT)._repr_html_())[1]
+    selectors = re.findall(r"(?:^|[{}])([^{}@]+){", style)
+    assert len(selectors) > 20
+    assert all(one.startswith(":is(.shape-trace,#shape-trace)") for one in selectors)
