@@ -81,6 +81,59 @@ NOTEBOOK_2 = {
     ],
 }
 
+OWN_HEADS = """
+def all_heads(x, heads, W_out):
+    contexts = []
+    for W_Q, W_K, W_V in heads:
+        scores = (x @ W_Q) @ (x @ W_K).mT / math.sqrt({width})
+        if {causal}:
+            scores = scores.masked_fill(causal_mask(len(x)), -torch.inf)
+        contexts.append(scores.softmax(dim=-1) @ (x @ W_V))
+    return torch.cat(contexts, dim=-1) @ W_out
+"""
+
+NOTEBOOK_3 = {
+    "all_heads": [
+        (" @ W_out", "", "W_out is missing"),
+        (" @ W_out", " @ W_out.mT", "W_out lies on its side"),
+        ("torch.cat(contexts, dim=-1) @ W_out", "sum(contexts)", "shape is (5, 4), but (5, 12)"),
+        ("torch.cat(contexts, dim=-1)", "torch.cat(contexts)", "It stops in line 3"),
+        ("*matrices", "*heads[0]", "Every head is the first one"),
+        ("in heads", "in heads[::-1]", "wrong order"),
+        ("cat(contexts, dim=-1)", "stack(contexts, dim=-1).flatten(-2)", "woven into each other"),
+        (None, OWN_HEADS.format(width="W_K.shape[-1]", causal=False), "The future is visible"),
+        (None, OWN_HEADS.format(width="x.shape[-1]", causal=True), "divided by √12, the width of"),
+        (None, OWN_HEADS.format(width=1, causal=True), "not divided by √head_dim"),
+        (None, OWN_HEADS.format(width=4, causal=True), "numbers are not, for 2 heads"),
+    ],
+    "predicted_r2": [
+        ("min(1, heads / questions)", "heads / questions", "1.50 for 2 questions with 3 heads"),
+        ("min(1, heads / questions)", "1 / questions", "2 rows have 2 units to spend: each head"),
+        ("min(1, heads / questions)", "min(1, questions / heads)", "1 row has 1 unit to spend"),
+        ("min(1, heads / questions)", "float(heads >= questions)", "predict 0.00 for 2 questions"),
+        ("min(1, heads / questions)", "1.0", "1 unit to spend, and 2 questions have to share"),
+        ("min(1, heads / questions)", "[0.5]", "shape is (1,), but () is wanted"),
+        (None, "predicted_r2 = 0.5", "function is wanted"),
+    ],
+    "added_by": [
+        (
+            "i * head_dim : (i + 1) * head_dim",
+            ":head_dim",
+            "For i = 1 these are the rows of head 0",
+        ),
+        ("i * head_dim : (i + 1) * head_dim", "i : i + head_dim", "Row 1 is not where head 1"),
+        ("i * head_dim : (i + 1) * head_dim", "i::3", "every third row"),
+        (
+            "[i * head_dim : (i + 1) * head_dim]",
+            "[:, i * head_dim : (i + 1) * head_dim].mT",
+            "columns",
+        ),
+        ("[i * head_dim : (i + 1) * head_dim]", "", "It stops in line 3"),
+        ("context @ ", "", "shape is (4, 12), but (5, 12) is wanted"),
+        ("context @", "2 * context @", "numbers are not, for i = 0"),
+    ],
+}
+
 NOTEBOOK_5 = {
     "seven_shapes": [
         ("(4, 2, 6, 6)", "(4, 6, 2, 2)", "weights: (4, 6, 2, 2) compares heads with heads"),
@@ -165,4 +218,4 @@ NOTEBOOK_6 = {
     ],
 }
 
-ALL = NOTEBOOK_1 | NOTEBOOK_2 | NOTEBOOK_5 | NOTEBOOK_6
+ALL = NOTEBOOK_1 | NOTEBOOK_2 | NOTEBOOK_3 | NOTEBOOK_5 | NOTEBOOK_6

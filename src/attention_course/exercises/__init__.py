@@ -30,6 +30,7 @@ To add one, say `two_heads` in notebook 3:
 from .causal_mask import check_causal_head, check_keep_mask, check_silent_fault
 from .exercise import EXERCISES, Verdict, Wrong, blame, exercise, numbers, progress, run, same
 from .faults import find_the_fault
+from .heads_in_a_loop import check_added_by, check_all_heads, check_predicted_r2
 from .qkv_by_hand import check_attend_all, check_dog_diagonal, check_query_weights
 from .shape_tracing import Suspect, check_seven_shapes, check_split_heads, check_wrong_row
 from .word_order import check_four_settings, check_moves_along, check_places
@@ -40,6 +41,8 @@ __all__ = [
     "Verdict",
     "Wrong",
     "blame",
+    "check_added_by",
+    "check_all_heads",
     "check_attend_all",
     "check_causal_head",
     "check_dog_diagonal",
@@ -47,6 +50,7 @@ __all__ = [
     "check_keep_mask",
     "check_moves_along",
     "check_places",
+    "check_predicted_r2",
     "check_query_weights",
     "check_seven_shapes",
     "check_silent_fault",

@@ -1,0 +1,111 @@
+"""Notebook 3: all heads and their mixing, a prediction for R², what one head adds."""
+
+import torch
+
+from ..attention import attention, causal_mask
+from .exercise import Wrong, draw, exercise, numbers, run, same
+
+
+@exercise("all_heads", 3, "All heads and their mixing")
+def check_all_heads(answer):
+    """x (tokens, d_model), heads [(W_Q, W_K, W_V), …], W_out -> output (tokens, d_model)."""
+    for tokens, num_heads, head_dim in ((5, 3, 4), (7, 2, 3)):
+        d_model = num_heads * head_dim
+        # small matrices: no softmax is saturated, so that every mistake shows
+        drawn = draw(*[(d_model, head_dim)] * 3 * num_heads, (d_model, d_model), seed=num_heads)
+        x, W_out = *draw((tokens, d_model)), drawn.pop() / 2
+        heads = [tuple(W / 4 for W in drawn[i : i + 3]) for i in range(0, len(drawn), 3)]
+        output = numbers(run(answer, x, heads, W_out), (tokens, d_model), "tokens, d_model")
+        contexts = [_context(x, *matrices) for matrices in heads]
+        joined = torch.cat(contexts, dim=-1)  # (tokens, d_model)
+        if not same(output, joined @ W_out):
+            _name_mixing(output, x, heads, contexts, W_out)
+    return "Three heads of width 4 and two of width 3, joined and mixed."
+
+
+@exercise("predicted_r2", 3, "Predict R²")
+def check_predicted_r2(answer):
+    """(questions, heads) -> the mean R² that can be reached, from 0 to 1."""
+    for questions, heads in ((2, 1), (4, 1), (4, 2), (2, 2), (4, 4), (3, 2), (2, 3)):
+        found = numbers(run(answer, questions, heads), (), "one number").item()
+        right = min(1, heads / questions)
+        if abs(found - right) < 0.005:
+            continue
+        rows = "1 row has 1 unit" if heads == 1 else f"{heads} rows have {heads} units"
+        asked = f"{questions} questions with {heads} head{'s' * (heads > 1)}"
+        if found > 1:
+            hint = "R² is a share: once every question is answered, more heads add nothing"
+        elif found > right:
+            hint = f"{rows} to spend, and {questions} questions have to share"
+        else:
+            hint = f"{rows} to spend: each head has a row of its own"
+        raise Wrong(f"You predict {found:.2f} for {asked}. {hint}.")
+    return "One unit for each head, shared by the questions, and never more than 1."
+
+
+@exercise("added_by", 3, "What one head adds")
+def check_added_by(answer):
+    """context (5, 4) of head i, W_out (12, 12), i from 0 -> what head i adds, (5, 12)."""
+    context, W_out = draw((5, 4), (12, 12))
+    rows = {i: W_out[4 * i : 4 * i + 4] for i in range(3)}
+    for i in rows:
+        added = numbers(run(answer, context, W_out, i), (5, 12), "tokens, d_model")
+        if same(added, context @ rows[i]):
+            continue
+        for j in rows:
+            if same(added, context @ rows[j]):
+                raise Wrong(f"For i = {i} these are the rows of head {j}; the heads count from 0.")
+        if same(added, context @ W_out[i : i + 4]):
+            raise Wrong(f"Row {i} is not where head {i} begins: every head before it has 4 rows.")
+        if same(added, context @ W_out[i::3]):
+            raise Wrong("The rows of one head stand together; these are every third row.")
+        if same(added, context @ W_out[:, 4 * i : 4 * i + 4].mT):
+            raise Wrong(
+                "These are columns of W_out, laid on their side. A row of W_out meets a number of "
+                "a head, a column makes an output feature."
+            )
+        raise Wrong(f"The shape is right and the numbers are not, for i = {i}.")
+    return "Rows 0 to 3 for head 0, 4 to 7 for head 1, 8 to 11 for head 2."
+
+
+def _context(x, W_query, W_key, W_value, causal=True, width=None):
+    """Return the context (tokens, head_dim) of one head; width: what stands under the root."""
+    queries, keys, values = x @ W_query, x @ W_key, x @ W_value
+    head_dim = keys.shape[-1]
+    queries = queries * (head_dim / (width or head_dim)) ** 0.5  # attention divides by √head_dim
+    return attention(queries, keys, values, causal_mask(len(x)) if causal else None)[0]
+
+
+def _name_mixing(output, x, heads, contexts, W_out):
+    def mixed(parts):
+        return torch.cat(parts, dim=-1) @ W_out
+
+    d_model = len(W_out)
+    mistakes = {
+        "These are the joined heads: W_out is missing": torch.cat(contexts, dim=-1),
+        "W_out lies on its side: joined @ W_out is wanted, without a transpose": (
+            torch.cat(contexts, dim=-1) @ W_out.mT
+        ),
+        "Every head is the first one: each has matrices of its own": mixed(
+            contexts[:1] * len(heads)
+        ),
+        "The heads stand in the wrong order, so each meets the rows of another": mixed(
+            contexts[::-1]
+        ),
+        "The heads are woven into each other: join them side by side, with torch.cat": (
+            torch.stack(contexts, dim=-1).flatten(-2) @ W_out
+        ),
+        "The future is visible: a head here is causal, as `head` above": mixed(
+            [_context(x, *matrices, causal=False) for matrices in heads]
+        ),
+        f"The scores are divided by √{d_model}, the width of all heads: √head_dim is wanted": mixed(
+            [_context(x, *matrices, width=d_model) for matrices in heads]
+        ),
+        "The scores are not divided by √head_dim": mixed(
+            [_context(x, *matrices, width=1) for matrices in heads]
+        ),
+    }
+    for sentence, mistaken in mistakes.items():
+        if same(output, mistaken):
+            raise Wrong(f"{sentence}.")
+    raise Wrong(f"The shape is right and the numbers are not, for {len(heads)} heads.")
