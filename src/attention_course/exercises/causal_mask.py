@@ -1,5 +1,7 @@
 """Notebook 2: a causal head, a silent fault to find, the mask that keeps."""
 
+import math
+
 import torch
 from torch import nn
 
@@ -29,8 +31,16 @@ def check_causal_head(answer):
         x, *matrices = draw((batch, tokens, 7), *[(7, 3)] * 3)
         wanted = "batch, tokens, head_dim"
         context = numbers_or_nan(run(answer, x, *matrices), (batch, tokens, 3), wanted)
-        right, _ = attention(*(x @ W for W in matrices), causal_mask(tokens))
-        if not same(context, right):
+        queries, keys, values = (x @ W for W in matrices)
+        hidden = causal_mask(tokens)
+        if not same(context, attention(queries, keys, values, hidden)[0]):
+            if same(context, attention(keys, queries, values, hidden)[0]):
+                raise Wrong(
+                    "Queries and keys have changed places: row i holds query i with every key, "
+                    "queries @ keys.mT."
+                )
+            if same(context, attention(queries * math.sqrt(3), keys, values, hidden)[0]):
+                raise Wrong("The scores are not divided. A query is 3 wide here: divide by √3.")
             blame(_AsModule(answer, 7, 3), num_heads=1, causal=True, d_model=7)
             raise Wrong("The shape is right and the numbers are not.")
     return "No token sees a later one, and check_attention finds nothing wrong."
@@ -54,6 +64,8 @@ def check_silent_fault(answer):
 def check_keep_mask(answer):
     """tokens -> Boolean (tokens, tokens), True where the token may be seen."""
     mask = run(answer, 5)
+    if isinstance(mask, list | tuple):
+        raise Wrong(f"This is a {type(mask).__name__}; a Boolean tensor is wanted.")
     numbers(mask, (5, 5), "a row for each token that attends, a column for each attended to")
     if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
         kind = mask.dtype if isinstance(mask, torch.Tensor) else type(mask).__name__

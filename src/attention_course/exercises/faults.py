@@ -173,10 +173,12 @@ class Answer:
             )
         if self.code != case._planted:
             raise Wrong(f"It is not {self.code}: {MEANINGS[self.code][1]}.")
-        if isinstance(self.token, bool) or self.token not in range(TOKENS):
+        if self.token is None:
             raise Wrong(
                 f"{self.code} it is. The token is missing: a number from 0 to {TOKENS - 1}."
             )
+        if isinstance(self.token, bool) or self.token not in range(TOKENS):
+            raise Wrong(f"{self.code} it is. There is no token {self.token!r}: 0 to {TOKENS - 1}.")
         output = case.module(case.x).detach()
         if same(output[0, self.token], case._right[0, self.token]):
             raise Wrong(

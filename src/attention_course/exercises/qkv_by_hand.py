@@ -32,56 +32,78 @@ def check_query_weights(answer):
     query, keys = draw((4,), (5, 4))
     weights = numbers(run(answer, query, keys), (5,), "one weight for each of the 5 keys")
     scores = keys @ query
-    right = (scores / math.sqrt(4)).softmax(dim=0)
-    if same(weights, right):
+    if same(weights, (scores / math.sqrt(4)).softmax(dim=0)):
         return "Five weights that add up to 1, from q·k / √4."
-    _name_weights(weights, scores, scale_names(width=4, tokens=5))
+    total = weights.sum().item()
+    sums = f"The weights add up to {total:.2f}, not to 1: divide each by their sum"
+    names = divisor_names(4, {5: "the number of keys"})
+    _name_mistake(weights, scores, names, "The query is 4 wide here: divide by √4", sums)
+    if abs(total - 1) > 1e-3:
+        raise Wrong(f"{sums}.")
+    raise Wrong("They add up to 1, but they are not softmax(q·k / √d).")
 
 
 @exercise("attend_all", 1, "Attention for many queries")
 def check_attend_all(answer):
-    """queries (3, 5), keys (4, 5), values (4, 2) -> context (3, 2)."""
-    queries, keys, values = draw((3, 5), (4, 5), (4, 2))
+    """queries (6, 5), keys (8, 5), values (8, 7) -> context (6, 7)."""
+    queries, keys, values = draw((6, 5), (8, 5), (8, 7))
     wanted = "one row for each query, as wide as a value"
-    context = numbers(run(answer, queries, keys, values), (3, 2), wanted)
-    scores = queries @ keys.mT  # (3, 4)
+    context = numbers(run(answer, queries, keys, values), (6, 7), wanted)
+    scores = queries @ keys.mT  # (6, 8)
     if same(context, attention(queries, keys, values)[0]):
-        return "Three queries, four keys, and √5 for queries of width 5."
-    for divisor, name in scale_names(width=5, tokens=4).items():
-        if same(context, (scores / divisor).softmax(dim=-1) @ values):
-            raise Wrong(f"{name}. The queries are 5 wide here: divide by √5.")
+        return "Six queries, eight keys, and √5 for queries of width 5."
+    sizes = {6: "the number of queries", 8: "the number of keys", 7: "the width of a value"}
+    names = divisor_names(5, sizes)
+    sums = "The weights of a query do not add up to 1: divide each by the sum of its row"
+    advice = "The queries are 5 wide here: divide by √5"
+    _name_mistake(context, scores, names, advice, sums, values)
+    for divisor in names:
         if same(context, (scores / divisor).softmax(dim=0) @ values):
             raise Wrong(
                 "The rows of weights do not add up to 1: the softmax runs over the wrong axis, "
                 "down the columns. A row belongs to one query: dim=-1."
             )
-    if same(context, scores / math.sqrt(5) @ values) or same(context, scores @ values):
-        raise Wrong("The softmax is missing: the scores themselves meet the values.")
     raise Wrong("The shape is right and the numbers are not. softmax(QKᵀ / √d) V is wanted.")
 
 
-def scale_names(width, tokens):
-    """Return {divisor: what to say of it} for the divisors that are often taken for √width."""
+def divisor_names(width, sizes):
+    """Return {divisor: what to say of it} for the divisors that are often taken for √width.
+
+    sizes: {number: what it counts} of the other sizes, whose roots may be taken for it.
+    """
     return {
         1.0: "The scores are not divided",
         float(width): f"The scores are divided by {width}, not by its root",
         1 / math.sqrt(width): f"The scores are multiplied by √{width}, not divided",
-        math.sqrt(tokens): f"The scores are divided by √{tokens}, the root of the number of keys",
+        **{math.sqrt(n): f"The scores are divided by √{n}, the root of {sizes[n]}" for n in sizes},
         math.sqrt(2): "The scores are divided by √2, which belongs to queries of width 2",
         math.sqrt(3): "The scores are divided by √3, the width of the embeddings in this notebook",
         math.sqrt(width): f"The scores are divided by √{width}",
     }
 
 
-def _name_weights(weights, scores, names):
-    total = weights.sum().item()
+def _name_mistake(result, scores, names, advice, sums, values=None):
+    """Raise Wrong where a result is what a usual mistake makes of the scores.
+
+    names: as of `divisor_names`. advice: what to divide by. sums: what to say of weights that
+    do not add up to 1. values: what the weights meet, if anything.
+    """
+
+    def made_of(weights):
+        return same(result, weights if values is None else weights @ values)
+
+    after = scores.softmax(dim=-1)
     for divisor, name in names.items():
-        if same(weights, (scores / divisor).softmax(dim=0)):
-            raise Wrong(f"{name}. The query is 4 wide here: divide by √4.")
-        if same(weights, scores / divisor):
+        scaled = scores / divisor
+        if made_of(scaled.softmax(dim=-1)):
+            raise Wrong(f"{name}. {advice}.")
+        if divisor != 1 and made_of(after / divisor):
+            raise Wrong(f"The scores are divided after the softmax: divide before it. {advice}.")
+        if made_of(scaled):
             raise Wrong("These are scores, some of them negative: the softmax is missing.")
-        if same(weights, (scores / divisor).exp()):
-            raise Wrong(f"The weights add up to {total:.2f}, not to 1: divide each by their sum.")
-    if abs(total - 1) > 1e-3:
-        raise Wrong(f"The weights add up to {total:.2f}, not to 1: divide each by their sum.")
-    raise Wrong("They add up to 1, but they are not softmax(q·k / √d).")
+        if made_of(scaled / scaled.sum(dim=-1, keepdim=True)):
+            raise Wrong(
+                "The exp is missing: each score itself is divided by the sum of the scores."
+            )
+        if made_of(scaled.exp()):
+            raise Wrong(f"{sums}.")
