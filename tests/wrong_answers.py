@@ -154,6 +154,54 @@ NOTEBOOK_3 = {
     ],
 }
 
+NOTEBOOK_4 = {
+    "join_weights": [
+        ("dim=0", "dim=1", "shape is (2, 15), with 3 heads of 2, tokens of 5 numbers. This is"),
+        ("torch.cat([layer.weight for layer in layers], dim=0)",
+         "torch.cat([layer.weight.T for layer in layers], dim=1)", "the slide's matrix"),
+        ("torch.cat(", "torch.stack(", "an axis of their own, as by `stack`"),
+        ("torch.cat([layer.weight for layer in layers], dim=0)",
+         "sum(layer.weight for layer in layers)", "not added, and none is left out"),
+        ("torch.cat([layer.weight for layer in layers], dim=0)",
+         "layers[0].weight", "as large as the weight of one head"),
+        ("layer in layers]", "layer in layers[:2]]", "There are 3 heads here, not 2"),
+        ("layer in layers]", "layer in layers[:3]]", "shape is (9, 7), but (12, 7) is wanted"),
+        ("layer in layers]", "layer in layers[::-1]]", "opposite order: head 1 should come first"),
+        ("torch.cat([layer.weight for layer in layers], dim=0)",
+         "torch.stack([layer.weight for layer in layers], dim=1).flatten(0, 1)",
+         "keep the rows of a head together"),
+        ("layer.weight for", "0 * layer.weight for", "not those of the heads in order"),
+        ("layer.weight for", "layer for", "It stops in line 2, `return torch.cat"),
+        ("return torch.cat([layer.weight for layer in layers], dim=0)",
+         "return layers", "A tensor or a list of numbers is wanted"),
+    ],
+    "merge_heads": [
+        (".transpose(1, 2).flatten(-2)",
+         ".reshape(context.shape[0], context.shape[2], -1)",
+         "heads and tokens have not changed places"),
+        ("context.transpose(1, 2).flatten(-2)",
+         "context.permute(0, 2, 3, 1).flatten(-2)", "the heads are mixed: number 1 of every head"),
+        ("transpose(1, 2)", "transpose(1, 2).flip(2)", "opposite order"),
+        (".flatten(-2)", "", "shape is (2, 5, 3, 4), but (2, 5, 12) is wanted"),
+        (".flatten(-2)", ".reshape(2, 5, 12)", "(The context was (3, 2, 4, 6).)"),
+        (".flatten(-2)", ".reshape(*context.shape[:1], -1, 12)",
+         "(The context was (1, 5, 7, 2).)"),
+        (".flatten(-2)", ".view(context.shape[0], context.shape[2], -1)", "It stops in line 2"),
+        (".transpose(1, 2)", "", "shape is (2, 3, 20), but (2, 5, 12) is wanted"),
+        (".transpose(1, 2).flatten(-2)", ".sum(1)", "shape is (2, 5, 4), but (2, 5, 12)"),
+        (".flatten(-2)", ".flatten(-2).softmax(-1)", "the numbers are not"),
+        ("return ", "", "returns nothing"),
+    ],
+    "heads_fault": [
+        ("split-by-view", "merge-by-view", "It is not merge-by-view: the heads are put back side"),
+        ("split-by-view", "future-visible", "It is not future-visible: the mask does hide"),
+        ("split-by-view", "view", "The code is 'view', but one of these is wanted: scale"),
+        (", token=0", "", "split-by-view it is. The token is missing: a number from 0 to 5"),
+        ("token=0", "token=6", "split-by-view it is. The token is missing"),
+        (None, "heads_fault = 'split-by-view'", "Answer with heads_fault = case.answer("),
+    ],
+}  # fmt: skip
+
 NOTEBOOK_5 = {
     "seven_shapes": [
         ("(4, 2, 6, 6)", "(4, 6, 2, 2)", "weights: (4, 6, 2, 2) compares heads with heads"),
@@ -238,4 +286,4 @@ NOTEBOOK_6 = {
     ],
 }
 
-ALL = NOTEBOOK_1 | NOTEBOOK_2 | NOTEBOOK_3 | NOTEBOOK_5 | NOTEBOOK_6
+ALL = NOTEBOOK_1 | NOTEBOOK_2 | NOTEBOOK_3 | NOTEBOOK_4 | NOTEBOOK_5 | NOTEBOOK_6
