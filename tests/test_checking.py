@@ -158,8 +158,51 @@ def test_a_report_reads_and_draws_itself():
 def test_what_was_not_judged_stands_beside_ok():
     report = check_attention(CORRECT["TokenByToken"])
     assert report.ok
-    assert "nothing wrong found; scale not judged" in str(report)
+    assert "scale not judged, because the softmax cannot be seen" in report.headline
+    assert "sums of the weights not judged" in report.headline
     assert report.raise_if_wrong() is report
+
+
+def test_no_quote_where_the_source_is_not_to_be_had():
+    space = {"torch": torch, "nn": nn}
+    text = BASES["fused"].replace("att = att.masked_fill", "att.masked_fill")
+    exec("import math\nimport torch.nn.functional as F\n" + text, space)
+    report = check_attention(space["Attention"])
+    assert "the result of masked_fill is thrown away. " in report.findings[0].message
+
+
+def test_queries_and_keys_with_their_names_swapped_are_the_same_function():
+    swapped = ("queries @ keys.transpose(2, 3)", "keys @ queries.transpose(2, 3)")
+    assert check_attention(make("separate", swapped)).ok
+
+
+# --- no attention ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "module",
+    [nn.Linear(24, 24), nn.Sequential(nn.Linear(24, 48), nn.ReLU(), nn.Linear(48, 24))],
+)
+def test_a_module_without_attention_is_no_finding(module):
+    with pytest.raises(ValueError, match="No attention is in sight"):
+        check_attention(module)
+
+
+def test_tokens_that_mix_without_attention_are_said_to():
+    report = check_attention(nn.LSTM(24, 24, batch_first=True))
+    assert report.ok
+    assert "may be no attention at all" in report.headline
+
+
+class Entrywise(Plain):
+    def forward(self, x):
+        return self.o((self.q(x) * self.k(x)).softmax(-1) * self.v(x))
+
+
+def test_an_entrywise_product_is_a_finding_all_the_same():
+    report = check_attention(Entrywise(24, 4))
+    assert codes(report) == ["past-hidden"]
+    assert "queries @ keys.mT" in report.findings[0].message
 
 
 # --- the caller's state ---------------------------------------------------------------------

@@ -130,6 +130,13 @@ def _pairs(s):
 
 def softmax_axis(s):
     """The weights add up to one along another axis than the keys'."""
+    if not _square(s) and "heads-attend-heads" not in s.found:
+        doubt = ""
+        if s.constant > 1e-4:
+            doubt = ", and equal tokens give outputs that differ (positions do that too)"
+        s.tell(
+            f"layout and sums of the weights not judged, because the softmax is not in sight{doubt}"
+        )
     for core in _square(s):
         if core.fused is None and (axis := wrong_axis(s, core)):
             weights = core.normalised if core.normalised is not None else core.weights
@@ -451,8 +458,9 @@ def _why_visible(s):
     thrown = _thrown_away(s)
     if thrown is not None:
         name = thrown.name
+        where = f" in `{thrown.line}`" if thrown.line else ""
         return (
-            f"the result of {name} is thrown away in `{thrown.line}`. {name} returns a new "
+            f"the result of {name} is thrown away{where}. {name} returns a new "
             f"tensor: use {name}_ or keep the result, scores = scores.{name}(...)."
         )
     for core in _square(s):
@@ -552,7 +560,8 @@ def past_hidden(s):
     if kind == "self" and "heads-attend-heads" not in s.found:
         return Finding(
             "past-hidden",
-            "Each token sees itself alone: the past is hidden as well as the future.",
+            "Each token sees itself alone: the past is hidden as well as the future."
+            + ("" if s.cores else " No (tokens, tokens) scores were seen: queries @ keys.mT."),
             pairs.float(),
             "which pairs are seen: the token that looks (row), the token seen (column)",
         )

@@ -5,7 +5,7 @@ from functools import cached_property
 import torch
 
 from . import blackbox, captured, masks
-from .calling import build, build_class
+from .calling import CannotCheck, build, build_class
 from .flow import cores
 from .guard import Clock, TimeUp, untouched
 from .report import Report
@@ -146,6 +146,8 @@ def _run_tests(subject, report):
         blackbox.find_randomness(subject)
         if subject.fresh or subject.quiet:
             subject.forget()
+        if not report.findings:
+            _look_for_attention(subject)
         for test in TESTS:
             finding = _safely(test, subject)
             done.append(test)
@@ -161,6 +163,21 @@ def _run_tests(subject, report):
     except TimeUp:
         left = [test.__name__.replace("_", "-") for test in [*BLOCKING, *TESTS] if test not in done]
         report.cannot_tell.append(f"stopped after {SECONDS} seconds; not judged: {', '.join(left)}")
+
+
+def _look_for_attention(subject):
+    """Say so where no attention is in sight; raise CannotCheck where no token sees another."""
+    if subject.module is None or subject.sizes.tokens < 2 or subject.flow.attends:
+        return
+    if not (subject.influence > 0).fill_diagonal_(False).any():
+        raise CannotCheck(
+            f"No attention is in sight in {type(subject.original).__name__}: no token changes the "
+            f"output of another, and forward multiplies no queries by keys. Give the module that "
+            f"holds the attention."
+        )
+    subject.tell(
+        "no product of queries and keys and no softmax was seen, so it may be no attention at all"
+    )
 
 
 def _stops(subject, finding):

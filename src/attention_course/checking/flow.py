@@ -1,5 +1,6 @@
 """The way of the numbers through a captured run: where scores, weights and values come from."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -214,6 +215,12 @@ class Flow:
                 if product is not None and not self._has_weight(product):
                     self._products[at] = product
         return self._products
+
+    @property
+    def attends(self):
+        """Whether anything of attention is seen: a product of two computed tensors, a softmax."""
+        names = {call.name for call in self.calls}
+        return bool(self.products) or bool(names & {*_SOFT, "exp", "scaled_dot_product_attention"})
 
     def product(self, at):
         """The call as a Product, or None where it is none."""
@@ -502,8 +509,15 @@ def _turned(normalised, weights):
         return False
     if weights.shape[-1] != weights.shape[-2]:
         return False
-    straight, crossed = ((normalised * w).sum() for w in (weights, weights.mT))
-    return bool(crossed > straight * 1.001)
+    straight, crossed = (_spread(normalised, w) for w in (weights, weights.mT))
+    return crossed < 0.5 * straight
+
+
+def _spread(before, after):
+    """How far after / before is from one factor, entry by entry where after is not zero."""
+    kept = after != 0
+    ratio = (after[kept] / before[kept]).double().abs().log()
+    return ratio.std().item() if len(ratio) > 1 and ratio.isfinite().all() else math.inf
 
 
 def _arranged(value, letters, last):
