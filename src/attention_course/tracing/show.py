@@ -49,13 +49,17 @@ def heading(trace):
 
 
 def remarks(row):
-    """Return what is to be said under a row: its note, torch's message and what would fit."""
+    """Return what is to be said under a row: its note, and where it broke what would fit.
+
+    torch's own words, which change from version to version, stand in only where the shapes do
+    not tell; `trace.error` always has them.
+    """
     said = [row.note] if row.note else []
     if row.inner:
         said.append(f"{len(row.inner)} operation{'' if len(row.inner) == 1 else 's'} inside")
     if row.error:
-        said.append(f"broke: {row.error}")
-    return said + ([f"what fits: {row.fits}"] if row.fits else [])
+        said.append(f"broke: {row.fits or row.error}")
+    return said
 
 
 def inputs(row):
