@@ -197,7 +197,7 @@ NOTEBOOK_4 = {
         ("split-by-view", "future-visible", "It is not future-visible: the mask does hide"),
         ("split-by-view", "view", "The code is 'view', but one of these is wanted: scale"),
         (", token=0", "", "split-by-view it is. The token is missing: a number from 0 to 5"),
-        ("token=0", "token=6", "split-by-view it is. The token is missing"),
+        ("token=0", "token=6", "split-by-view it is. There is no token 6: 0 to 5"),
         (None, "heads_fault = 'split-by-view'", "Answer with heads_fault = case.answer("),
     ],
 }  # fmt: skip
