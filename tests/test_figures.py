@@ -34,6 +34,14 @@ def test_logarithmic_axes_have_plain_numbers():
     assert "10" in [label.get_text() for label in ax.get_yticklabels()]
 
 
+def test_numbers_beside_the_vertical_axis_can_be_chosen():
+    picture = lines({"a": ([1, 2], [1.0, 4.0])}, "d", "size", "t", logy=True, yticks=[1, 2, 4])
+    picture.figure.canvas.draw()
+    (ax,) = picture.figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["1", "2", "4"]
+    assert not [text for text in ax.get_yticklabels(minor=True) if text.get_text()]
+
+
 def test_a_heat_map_numbers_what_is_seen_and_hatches_what_is_hidden():
     ax = heat_map(WEIGHTS, ROWS, COLUMNS, "weights", HIDDEN).figure.axes[0]
     assert [text.get_text() for text in ax.texts] == ["1.00", "0.25", "0.75"]

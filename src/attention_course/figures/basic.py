@@ -132,8 +132,11 @@ def _short(names):
     return max(len(str(name)) for name in names) <= 6
 
 
-def lines(curves, xlabel, ylabel, title, logx=False, logy=False):
-    """Draw curves {name: (xs, ys)} with a marker at each measured point and a legend."""
+def lines(curves, xlabel, ylabel, title, logx=False, logy=False, yticks=None):
+    """Draw curves {name: (xs, ys)} with a marker at each measured point and a legend.
+
+    yticks: the numbers that stand beside the vertical axis, if not matplotlib's choice.
+    """
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     ax = figure.subplots()
     markers = "osD^v<>"
@@ -148,6 +151,9 @@ def lines(curves, xlabel, ylabel, title, logx=False, logy=False):
     if logy:
         ax.set_yscale("log")
         ax.yaxis.set_major_formatter("{x:g}")
+    if yticks is not None:
+        ax.set_yticks(yticks, [f"{y:g}" for y in yticks])
+        ax.yaxis.minorticks_off()
     ax.grid(alpha=0.3)
     ax.spines[["top", "right"]].set_visible(False)
     if len(curves) > 1:

@@ -64,7 +64,7 @@ def _bars(sheet, left, right, values, top=29, step=21):
 
 def _largest_weight(sheet, divided, size, curves):
     left, right, top, bottom = 292, 480, 312, 442
-    sheet.title(250, 290, "largest weight, random vectors")
+    sheet.title(250, 290, "largest of 11 weights, random vectors")
     last = math.log2(max(curves[True]))
 
     def place(d, weight):
