@@ -6,7 +6,8 @@ RUN := $(VENV)/bin/python
 NOTEBOOK := notebooks/01_qkv_by_hand.ipynb
 DESKTOP := $(shell [ "$$(uname)" = Darwin ] || [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] && echo yes)
 WORKERS ?= 2
-PYTEST := $(RUN) -m pytest --dist loadfile
+# One thread for each of the two workers: four threads on two cores wait for one another.
+PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --dist loadfile
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120
 
 .PHONY: lab test test-long test-all test-colab notebooks experiments bench bench-notebooks colab publish clean
