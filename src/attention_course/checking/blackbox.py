@@ -8,7 +8,8 @@ import torch
 from . import calling
 from .calling import wants_cuda
 from .guard import copy_module, reachable
-from .report import Finding
+from .report import Finding, listed
+from .scores import wrong_axis
 from .subject import dropouts, set_dropout
 
 
@@ -21,7 +22,7 @@ def crash(s):
         return Finding(
             "crash",
             f"It works for a batch of {s.sizes.batch} and fails for a batch of {wrong}: "
-            f"{calling._told(error) if error else 'the shape is wrong'}. Read the batch size "
+            f"{calling.told(error) if error else 'the shape is wrong'}. Read the batch size "
             f"from x.shape, at each call.",
         )
     if s.settings:
@@ -49,15 +50,15 @@ def _crashed(s):
     if isinstance(s.error, calling.NoTensor):
         return Finding("crash", f"{s.error}, without a tensor in it. Return the context.")
     if wants_cuda(s.error):
-        return Finding("crash", f"forward fails: {calling._told(s.error)}")
+        return Finding("crash", f"forward fails: {calling.told(s.error)}")
     if width := _narrow(s):
         return Finding(
             "width",
             f"The layers make {width} numbers of {sizes.d_model}, and forward fails: "
-            f"{calling._told(s.error)}. Merge the heads to the width of the layers' output, "
+            f"{calling.told(s.error)}. Merge the heads to the width of the layers' output, "
             f"num_heads * head_dim, not to the width of the input.",
         )
-    return Finding("crash", f"forward fails on {given}: {calling._told(s.error)}")
+    return Finding("crash", f"forward fails on {given}: {calling.told(s.error)}")
 
 
 def _narrow(s):
@@ -80,7 +81,7 @@ def length(s):
     if "tokens" in s.failed:
         wrong, error = s.failed["tokens"]
         if isinstance(error, AssertionError | ValueError):
-            s.note("length", f"forward refuses {wrong} tokens: {calling._told(error)}")
+            s.note("length", f"forward refuses {wrong} tokens: {calling.told(error)}")
             return None
         return _length(s, s.sizes.tokens, wrong, error)
     context = s.sizes.context or 10**9
@@ -92,7 +93,7 @@ def length(s):
         try:
             shape = s.look(s.draw(9, tokens=tokens)).shape
         except (AssertionError, ValueError) as error:
-            s.note("length", f"forward refuses {tokens} tokens: {calling._told(error)}")
+            s.note("length", f"forward refuses {tokens} tokens: {calling.told(error)}")
             continue
         except Exception as error:
             return _length(s, s.sizes.tokens, tokens, error)
@@ -102,7 +103,7 @@ def length(s):
 
 
 def _length(s, right, wrong, error):
-    why = calling._told(error) if error else "the output has another length"
+    why = calling.told(error) if error else "the output has another length"
     advice = "Take the sizes from x.shape at each call."
     if wrong < right:
         advice = "Cut the mask to the current length: mask[:tokens, :tokens]."
@@ -121,7 +122,7 @@ def _one_sentence(s):
         return Finding(
             "crash",
             f"It works for a batch of {s.sizes.batch} and fails for a batch of 1: "
-            f"{calling._told(error)}. A squeeze() without an axis also removes the batch.",
+            f"{calling.told(error)}. A squeeze() without an axis also removes the batch.",
         )
     if shape[:2] == (1, s.sizes.tokens):
         return None
@@ -161,7 +162,7 @@ def nan(s):
             "product with -inf; and nothing may be divided by 0."
         )
     else:
-        why = f"Rows {_listed(rows)} are NaN: for these tokens every key is hidden."
+        why = f"Rows {listed(rows)} are NaN: for these tokens every key is hidden."
     return Finding("nan", why, bad.float().cpu(), "NaN by sentence (row) and token (column)")
 
 
@@ -178,7 +179,7 @@ def input_changed(s):
     places = change[0].amax(dim=-1).nonzero().flatten().tolist()
     return Finding(
         "input-changed",
-        f"forward changes the caller's tensor (tokens {_listed(places)} of sentence 0): an "
+        f"forward changes the caller's tensor (tokens {listed(places)} of sentence 0): an "
         f"operation such as +=, mul_ or x[...] = writes into x. Write x = x + ... instead.",
     )
 
@@ -191,7 +192,7 @@ def backward_fails(s):
         s.trains_alike = False
         return Finding(
             "crash",
-            f"It works in evaluation mode and fails in training mode: {calling._told(error)}",
+            f"It works in evaluation mode and fails in training mode: {calling.told(error)}",
         )
     _ = s.slopes
     if s.backward_error is None or "input-changed" in s.found:
@@ -199,7 +200,7 @@ def backward_fails(s):
     return Finding(
         "crash",
         f"forward runs and backward fails, so it cannot be trained: an operation in place "
-        f"changes numbers that the gradient needs. {calling._told(s.backward_error)}",
+        f"changes numbers that the gradient needs. {calling.told(s.backward_error)}",
     )
 
 
@@ -326,7 +327,7 @@ def dropout_unused(s):
         return None
     return Finding(
         "dropout-unused",
-        f"The dropout layer {_listed(unused)} never drops anything: at p = 0.5 in training mode "
+        f"The dropout layer {listed(unused)} never drops anything: at p = 0.5 in training mode "
         f"the output is the same as at p = 0. Apply it to the weights: "
         f"weights = self.dropout(weights).",
     )
@@ -384,36 +385,6 @@ def _tokens_apart(s, way):
         return False
     finally:
         s.way = kept
-
-
-def wrong_axis(s, core):
-    """The axis over which a core's softmax runs, in words, or None where it is the keys'."""
-    weights = core.normalised if core.normalised is not None else core.weights
-    if sums_to_one(weights, -1) or core.softmaxes > 1:
-        return None
-    if sums_to_one(weights.flatten(-2), -1):
-        return "queries and keys together"
-    for axis in range(weights.dim() - 1):
-        if sums_to_one(weights, axis) and weights.shape[axis] > 1:
-            return _axis_name(s, weights, axis)
-    return None
-
-
-def _axis_name(s, weights, axis):
-    if axis == weights.dim() - 2:
-        return "queries"
-    size, batch = weights.shape[axis], s.sizes.batch
-    if size == batch:
-        return "batch"
-    if size == s.sizes.num_heads or weights.dim() == 4:
-        return "heads"
-    return "batch or heads"
-
-
-def sums_to_one(weights, axis):
-    """Whether the numbers along an axis add up to one, or to zero in empty rows."""
-    sums = weights.sum(dim=axis)
-    return bool(((sums - 1).abs().lt(1e-3) | sums.eq(0)).all()) and bool((sums != 0).any())
 
 
 def input_cut(s):
@@ -477,8 +448,3 @@ def _second_difference(s, count, strided):
     x[:, token] += 2 * torch.where(slices[0], other[:, token], 0.0)
     own = (s.look(x) - 2 * single[0] + s.base).abs().max() / s.size
     return result.round(decimals=4) if own > 1e-3 else None
-
-
-def _listed(items):
-    items = [str(item) for item in items]
-    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]

@@ -13,7 +13,7 @@ from .guard import copy_module, reachable, read_settings, write_settings
 BATCH, TOKENS, D_MODEL, NUM_HEADS = 3, 5, 24, 4  # head_dim 6: no two sizes, no two scales equal
 CONTEXT = 8
 
-_WIDTHS = (
+WIDTHS = (
     "d_model embed_dim embed_size embedding_dim emb_dim n_embd hidden_size d_in dim_in "
     "input_dim in_dim in_features d_embed model_dim dmodel dim emb emb_size width"
 ).split()
@@ -22,7 +22,7 @@ _CONTEXTS = (
     "context_length block_size max_seq_len max_length max_len seq_len n_ctx max_tokens ctx_len "
     "context_size max_position_embeddings n_positions sequence_length window num_tokens T"
 ).split()
-_OUT_WIDTHS = "d_out dim_out output_dim out_dim out_features".split()
+OUT_WIDTHS = "d_out dim_out output_dim out_dim out_features".split()
 _HEAD_WIDTHS = "head_dim head_size d_head dim_head d_k d_v key_dim d_q dk dv".split()
 _DROPOUTS = "dropout attn_dropout dropout_rate drop p dropout_p attention_dropout attn_drop".split()
 
@@ -86,7 +86,7 @@ def build_class(kind, d_model, num_heads, d_in=None):
     except (TypeError, ValueError):
         parameters = []
     given, unknown = {}, []
-    split = any(p.name in _OUT_WIDTHS for p in parameters)
+    split = any(p.name in OUT_WIDTHS for p in parameters)
     for parameter in parameters:
         value = _argument(parameter.name.lower(), d_model, num_heads, (d_in or d_model), split)
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -111,9 +111,9 @@ def build_class(kind, d_model, num_heads, d_in=None):
 def _argument(name, d_model, num_heads, d_in, split):
     if name in _HEADS:
         return num_heads
-    if name in _OUT_WIDTHS or (name in _WIDTHS and not split):
+    if name in OUT_WIDTHS or (name in WIDTHS and not split):
         return d_model
-    if name in _WIDTHS or name in ("embed", "d", "c", "e"):
+    if name in WIDTHS or name in ("embed", "d", "c", "e"):
         return d_in
     if name in _HEAD_WIDTHS:
         return max(d_model // num_heads, 1)
@@ -134,7 +134,7 @@ def _made(make, name):
     try:
         module = make()
     except Exception as error:
-        raise CannotCheck(f"{name} could not be made: {_told(error)}") from error
+        raise CannotCheck(f"{name} could not be made: {told(error)}") from error
     finally:
         write_settings(before)
     if not isinstance(module, nn.Module):
@@ -145,7 +145,7 @@ def _made(make, name):
     return module
 
 
-def _told(error):
+def told(error):
     text = " ".join(str(error).split())
     if wants_cuda(error):
         return f"it asks for a CUDA device, which is not here ({text[:120]}). Use x.device."
@@ -192,7 +192,7 @@ def widths(module, given):
     """The widths that an input may have, the likeliest first."""
     if given is not None:
         return [given]
-    found = [getattr(module, name, None) for name in _WIDTHS]
+    found = [getattr(module, name, None) for name in WIDTHS]
     for part in module.modules():
         if isinstance(part, nn.MultiheadAttention):
             found.append(part.embed_dim)
@@ -200,14 +200,14 @@ def widths(module, given):
             found.append(part.in_features)
         elif isinstance(part, nn.LayerNorm):
             found.append(part.normalized_shape[-1])
-    found += [_attribute(module, _WIDTHS)]
+    found += [_attribute(module, WIDTHS)]
     for _, thing in reachable(module):
         if isinstance(thing, nn.Linear):
             found.append(thing.in_features)
     found += [
         size
         for parameter in module.parameters()
-        if not _lazy(parameter) and parameter.dim() >= 2
+        if not lazy(parameter) and parameter.dim() >= 2
         for size in sorted(parameter.shape[-2:])
     ]
     # GPT-2 of transformers keeps its weights as (in, out) under another class
@@ -215,7 +215,7 @@ def widths(module, given):
     return list(dict.fromkeys(numbers))
 
 
-def _lazy(parameter):
+def lazy(parameter):
     return isinstance(parameter, nn.parameter.UninitializedParameter)
 
 
@@ -390,7 +390,7 @@ def prepare(module, dtype=torch.float32):
             elif isinstance(thing, torch.Tensor) and thing.is_floating_point():
                 thing.data = thing.data.to(dtype)
     for parameter in copied.parameters():
-        if not _lazy(parameter) and parameter.is_floating_point() and not is_mask(parameter):
+        if not lazy(parameter) and parameter.is_floating_point() and not is_mask(parameter):
             parameter.requires_grad_(True)
     return copied.eval()
 
@@ -415,7 +415,7 @@ def randomise(module, d_model, seed):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in weights_of(module).values():
-            if _lazy(weight) or not weight.is_floating_point() or is_mask(weight):
+            if lazy(weight) or not weight.is_floating_point() or is_mask(weight):
                 continue
             noise = torch.randn(weight.shape, generator=generator).to(weight)
             if weight.dim() >= 2:

@@ -1,14 +1,15 @@
 """`check_attention`: the tests, in the order in which one fault makes later ones lie."""
 
+import inspect
 from functools import cached_property
 
 import torch
 
-from . import blackbox, captured, masks
-from .calling import CannotCheck, build, build_class
-from .flow import cores
+from . import blackbox, layers, layout, masks, scores, visible
+from .calling import OUT_WIDTHS, WIDTHS, CannotCheck, build, build_class
+from .cores import cores
 from .guard import Clock, TimeUp, untouched
-from .report import Report
+from .report import Finding, Report
 from .subject import Subject as Facts
 
 SECONDS = 10
@@ -23,23 +24,23 @@ TESTS = [
     blackbox.dropout_unused,
     blackbox.global_seed,
     blackbox.batch_mixed,
-    captured.split_by_view,
+    layout.split_by_view,
     blackbox.input_cut,
-    captured.merge_by_view,
-    captured.heads_attend_heads,
-    captured.softmax_axis,
-    captured.not_normalised,
-    captured.wrong_pair,
-    captured.wrong_values,
-    captured.future_visible,
-    captured.mask_off_by_one,
-    captured.past_hidden,
+    layout.merge_by_view,
+    layout.heads_attend_heads,
+    scores.softmax_axis,
+    scores.not_normalised,
+    layers.wrong_pair,
+    layers.wrong_values,
+    visible.future_visible,
+    visible.mask_off_by_one,
+    visible.past_hidden,
     masks.mask_argument,
-    captured.scale,
-    captured.unused_layer,
-    captured.detached,
-    captured.not_registered,
-    captured.not_a_buffer,
+    scores.scale,
+    layers.unused_layer,
+    layers.detached,
+    layers.not_registered,
+    layers.not_a_buffer,
     masks.hidden_row,
 ]
 
@@ -59,7 +60,7 @@ class Subject(Facts):
 
     @cached_property
     def layout_mixes_batch(self):
-        return captured.layout_mixes_batch(self)
+        return layout.layout_mixes_batch(self)
 
     @cached_property
     def sees_others(self):
@@ -68,7 +69,7 @@ class Subject(Facts):
 
     @cached_property
     def idle(self):
-        return captured.find_idle(self)
+        return layers.find_idle(self)
 
     @property
     def named(self):
@@ -76,15 +77,15 @@ class Subject(Facts):
 
     @cached_property
     def mask_kind(self):
-        return captured.mask_kind(self)
+        return visible.mask_kind(self)
 
     @cached_property
     def mask_in_sight(self):
-        return captured.mask_in_sight(self)
+        return visible.mask_in_sight(self)
 
     @cached_property
     def diagonal_hidden(self):
-        return captured.diagonal_hidden(self)
+        return visible.diagonal_hidden(self)
 
     @cached_property
     def masked_by_argument(self):
@@ -199,13 +200,8 @@ def _split_widths(thing, subject):
     """A class with both widths as arguments is tried with two that differ."""
     if not isinstance(thing, type):
         return
-    import inspect
-
-    from .blackbox import Finding
-    from .calling import _OUT_WIDTHS, _WIDTHS
-
     names = [name.lower() for name in inspect.signature(thing).parameters]
-    if not set(names) & set(_OUT_WIDTHS) or not set(names) & set(_WIDTHS):
+    if not set(names) & set(OUT_WIDTHS) or not set(names) & set(WIDTHS):
         return
     out = subject.sizes.d_model
     heads = subject.sizes.num_heads or 1

@@ -71,11 +71,11 @@ class MaskTrial:
         padded = [(self.padding, _PADDING)]
         if self.subject.sizes.batch == 1:
             padded = []
-        square = [(self.column if self._causal_inside else self.future, "pairs")]
+        square = [(self.column if self.causal_inside else self.future, "pairs")]
         return padded + square if "pad" in self.name.lower() else square + padded
 
     @cached_property
-    def _causal_inside(self):
+    def causal_inside(self):
         return not (self.subject.influence.cpu() * self.future).any()
 
     def _try(self):
@@ -201,7 +201,7 @@ def _accepted(subject, trial):
         f"{trial.name} is understood as {trial.accepted.words}, shape {trial.accepted.shape}.",
     )
     genuine = trial.kind == _PADDING and trial.accepted.shape == "(batch, tokens)"
-    if trial._causal_inside and (genuine or "pad" in trial.name.lower()):
+    if trial.causal_inside and (genuine or "pad" in trial.name.lower()):
         seen = trial.future_seen()
         if seen.any():
             i, j = seen.nonzero()[0].tolist()

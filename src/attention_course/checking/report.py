@@ -23,6 +23,12 @@ class Finding:
         return f"{self.code}: {self.message}"
 
 
+def listed(items):
+    """The items in words: 1, 2 and 3."""
+    items = [str(item) for item in items]
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]
+
+
 @dataclass
 class Report:
     """The answer of `check_attention`.

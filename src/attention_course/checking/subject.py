@@ -115,7 +115,7 @@ class Subject:
     def _settle(self, dtype):
         self.dtype = dtype
         self.pristine = calling.prepare(self.original, dtype)
-        if any(calling._lazy(p) for p in self.pristine.parameters()):
+        if any(calling.lazy(p) for p in self.pristine.parameters()):
             self._call(self.pristine, self.draw(0))  # lazy layers get their sizes
         calling.randomise(self.pristine, self.sizes.d_model, seed=1)
         self.module = copy_module(self.pristine)

@@ -1,0 +1,365 @@
+"""The layers: which of them act, learn, and belong to the module."""
+
+import re
+
+import torch
+from torch import nn
+
+from .calling import is_mask
+from .flow import outputs
+from .guard import reachable
+from .report import Finding, listed
+
+# --- queries, keys, values ------------------------------------------------------------------
+
+
+def wrong_pair(s):
+    """W_query or W_key has no effect: the scores are made of something else."""
+    for letter, name in s.idle:
+        if letter in "qk":
+            return _idle(s, "wrong-pair", letter, name)
+    return None
+
+
+def wrong_values(s):
+    """W_value has no effect: the weights meet something else."""
+    for letter, name in s.idle:
+        if letter == "v":
+            return _idle(s, "wrong-values", letter, name)
+    return None
+
+
+_ROLES = {"q": "queries", "k": "keys", "v": "values"}
+
+
+def _idle(s, code, letter, name):
+    taken = _taken(s)
+    if code == "wrong-values":
+        advice = f"the weights meet {taken or 'something else'} in place of the values"
+        fix = "context = weights @ values"
+    else:
+        advice = f"the scores use {taken or 'something else'} in place of the {_ROLES[letter]}"
+        fix = "scores = queries @ keys.mT"
+    return Finding(
+        code, f"Changing {name} changes nothing, with one token or five: {advice}. {fix}."
+    )
+
+
+def _taken(s):
+    """Which operand stands twice, in words."""
+    for core in s.cores:
+        ids = [_source_ids(s, operand) for operand in core.operands]
+        if ids[0] and ids[0] == ids[1]:
+            return "one projection twice"
+        if ids[2] and ids[1] == ids[2]:
+            return "one projection for keys and values"
+        if ids[2] and ids[0] == ids[2]:
+            return "one projection for queries and values"
+        if any(at is None for at, _ in s.flow.origin(*core.operands[2]).sources):
+            return "the input x"
+    return None
+
+
+def _source_ids(s, operand):
+    return {id(kept.tensor) for _, kept in s.flow.origin(*operand).sources}
+
+
+def find_idle(s):
+    """[(letter, label)] of each projection, or part of a fused one, that no output depends on.
+
+    letter: "q", "k" or "v". A layer that holds its place in the scores or at the values is not
+    idle for that, only for a reason that another test names.
+    """
+    if s.sizes.tokens < 2 or not s.sees_others:
+        return []
+    names = [name for name, weight in s.weights.items() if _matrix(weight)]
+    found = []
+    for name in names:
+        weight, gradient = s.weights[name], s.slopes.get(name)
+        if name.endswith("bias") or _norm_like(name):
+            continue
+        named = letter_of(name) or (None if _out_like(name) else _by_order(s, name, names))
+        for letter, label, rows in _parts(name, weight, gradient, named):
+            if rows is None and gradient is not None and _strong(gradient, s):
+                continue
+            if letter and not s.moves(weight, rows) and not _in_place(s, letter, weight, rows):
+                found.append((letter, label))
+    return found
+
+
+def _matrix(weight):
+    return weight.dim() >= 2 and weight.is_floating_point()
+
+
+def _norm_like(name):
+    return bool(re.search(r"norm|\bln", name.lower()))
+
+
+def _strong(gradient, s):
+    return gradient.abs().max().item() > 1e-3 * s.size
+
+
+def _parts(name, weight, gradient, letter):
+    """(letter, label, rows) for a weight, or for the rows of a fused one without a gradient."""
+    if letter or weight.dim() != 2 or gradient is None:
+        yield letter, name.removesuffix(".weight"), None
+        return
+    for axis in (0, 1):
+        idle = gradient.abs().amax(dim=1 - axis) == 0
+        count = int(idle.sum())
+        if not count or (parts := round(len(idle) / count)) not in (2, 3):
+            continue
+        places = idle.nonzero().flatten().tolist()
+        run = next(n for n in range(1, len(idle)) if places[0] + n not in places)
+        # q, k and v one after another, for all heads or for each head in turn
+        letter = ("kv" if parts == 2 else "qkv")[places[0] // run % parts]
+        rows = idle[:, None] if axis == 0 else idle[None, :]
+        words = "to" if run == len(places) else "and so on to"
+        label = f"rows {places[0]} {words} {places[-1]} of {name} ({_ROLES[letter]})"
+        yield letter, label, rows
+
+
+_LETTER = re.compile(
+    r"^(?:w|to|lin|linear|proj|fc|layer|trainable|in)?_?(queries|query|q|keys|key|k|values|value|"
+    r"val|v)(?:_?(?:proj|projection|w|weight|linear|lin|layer|net|map|s|fc|transform|heads?|"
+    r"matrix))?\d*$"
+)
+
+
+def letter_of(path):
+    """ "q", "k" or "v" by the layer's name, or None."""
+    for part in reversed(path.split(".")):
+        name = re.sub(r"\[.*\]", "", part).lower()
+        if match := _LETTER.match(name):
+            return match[1][0]
+    return None
+
+
+def _out_like(path):
+    return bool(re.search(r"out|proj$|proj\.|w_?o\b|fc|mlp|ff|merge|mix", path.lower()))
+
+
+def _by_order(s, name, names):
+    """The letter by the order of three like weights, for layers named a, b, c."""
+    like = [n for n in names if s.weights[n].shape == s.weights[name].shape and not _out_like(n)]
+    if len(like) in (3, 4) and all(letter_of(n) is None for n in like) and name in like[:3]:
+        return "qkv"[like.index(name)]
+    return None
+
+
+def _in_place(s, letter, weight, rows):
+    """Whether a layer holds its place: in the scores for q and k, at the values for v."""
+    if not s.cores:
+        return False
+    if rows is None:
+        operands = [core.operands[2:] if letter == "v" else core.operands[:2] for core in s.cores]
+        return any(id(weight) in s.flow.leaves(*o) for pair in operands for o in pair)
+    for core in s.cores:
+        ids = [_source_ids(s, operand) for operand in core.operands]
+        fused = [_rows_of(core, name) for name in ("queries", "keys", "values")]
+        if letter in "qk" and _same_numbers(fused[0], fused[1]):
+            return False
+        if any(_same_numbers(fused[a], fused[2]) for a in (0, 1)):
+            return False
+        given = [
+            any(
+                at is None and kept.tensor is s.flow.given
+                for at, kept in s.flow.origin(*operand).sources
+            )
+            for operand in core.operands
+        ]
+        if any(given) or not all(ids):
+            return False
+    return True
+
+
+def _rows_of(core, name):
+    return getattr(core, name)
+
+
+def _same_numbers(first, second):
+    if first.numel() != second.numel():
+        return False
+    a, b = first.flatten().sort().values, second.flatten().sort().values
+    ratio = (a @ b) / (b @ b).clamp_min(1e-12)
+    return torch.allclose(a, ratio * b, rtol=1e-3, atol=1e-5)
+
+
+# --- all layers -----------------------------------------------------------------------------
+
+
+def unused_layer(s):
+    """A layer that forward never reaches, or whose result it throws away."""
+    unused = []
+    train = None
+    for name, weight in s.weights.items():
+        owner = name.rpartition(".")[0] or name
+        if (name.endswith("bias") and f"{name[:-4]}weight" in s.weights) or owner in s.named:
+            continue
+        if s.flow.used(weight) and not _result_lost(s, name):
+            continue
+        if s.moves(weight) or ((gradient := s.slopes.get(name)) is not None and gradient.any()):
+            continue
+        train = train or s.capture(s.x, train=True)
+        if s.flow.used(weight) or not train.used(weight):
+            unused.append(owner)
+    unused = list(dict.fromkeys(name for name in unused if not _reported(s, name)))
+    if not unused:
+        return None
+    verb = "is" if len(unused) == 1 else "are"
+    return Finding(
+        "unused-layer",
+        f"{listed(unused)} {verb} never called, or the result is thrown away: the output does "
+        f"not depend on it. Use it in forward, or remove it.",
+    )
+
+
+def _reported(s, owner):
+    return any(owner in label for _, label in s.idle)
+
+
+def _result_lost(s, name):
+    """Whether a weight's layer runs, and nothing reads what it gives."""
+    weight = s.weights[name]
+    users = [at for at, c in enumerate(s.flow.calls) if any(k.tensor is weight for k in c.inputs)]
+    return bool(users) and all(
+        not any(s.flow.users(k, at) for k in outputs(s.flow.calls[at])) for at in users
+    )
+
+
+def detached(s):
+    """The output depends on a weight, and no gradient reaches it."""
+    if s.backward_error is not None:
+        s.tell("gradients not judged, because backward fails")
+        return None
+    cut = []
+    for name, weight in s.weights.items():
+        if not _matrix(weight) or not weight.requires_grad:
+            continue
+        gradient = s.slopes.get(name)
+        if gradient is None or not gradient.any():
+            if s.moves(weight):
+                cut.append(name)
+            continue
+        for rows, label in _dead_rows(name, weight, gradient):
+            if s.moves(weight, rows):
+                cut.append(label)
+    if not cut:
+        return None
+    if len(cut) == len([w for w in s.weights.values() if _matrix(w)]):
+        text = "No gradient reaches any weight"
+    else:
+        text = f"The output depends on {listed(cut)}, but no gradient reaches it"
+    return Finding(
+        "detached",
+        f"{text}: .detach(), .data, torch.no_grad() or .item() cuts the graph in forward, so "
+        f"the weight is never trained. Remove it there.",
+    )
+
+
+def _dead_rows(name, weight, gradient):
+    """Rows (or columns) of a fused weight whose gradient is zero, with a label."""
+    if weight.dim() != 2:
+        return
+    for axis in (0, 1):
+        dead = gradient.abs().amax(dim=1 - axis) == 0
+        if dead.sum() > 0 and dead.sum() >= len(dead) // 4:
+            numbers = dead.nonzero().flatten().tolist()
+            rows = dead[:, None] if axis == 0 else dead[None, :]
+            word = "rows" if axis == 0 else "columns"
+            yield rows, f"{word} {numbers[0]} to {numbers[-1]} of {name}"
+
+
+def not_registered(s):
+    """Weights that forward uses and `parameters()` does not give."""
+    owned = {id(p) for p in s.module.parameters()} | {id(b) for b in s.module.buffers()}
+    used = {
+        id(k.tensor): (k.tensor, call)
+        for flow in s.flows
+        for call in flow.calls
+        for k in call.inputs
+        if k.tensor.is_leaf
+    }
+    lists, plain = [], []
+    for path, thing in reachable(s.module):
+        if isinstance(thing, nn.Module):
+            if any(id(p) in used and id(p) not in owned for p in thing.parameters()):
+                lists.append(path)
+        elif id(thing) in used and id(thing) not in owned and _as_weight(s, thing):
+            plain.append(path)
+    if lists:
+        top = list(dict.fromkeys(re.split(r"[\[.]", path)[0] or path for path in lists))
+        name = listed([f"self.{path}" for path in top])
+        return Finding(
+            "not-registered",
+            f"{name} holds layers in a plain list, dict or object: parameters() does not give "
+            f"them, so the optimiser never sees these weights and to(device) does not move "
+            f"them. Use nn.ModuleList or nn.ModuleDict.",
+        )
+    plain = [path for path in plain if not path.startswith(tuple(f"{p}." for p in lists))]
+    if plain:
+        return Finding(
+            "not-registered",
+            f"self.{listed(plain)} is a weight in a plain tensor: parameters() does not give "
+            f"it. Wrap it as nn.Parameter(...), an attribute of its own.",
+        )
+    return _foreign(s, owned)
+
+
+def _as_weight(s, tensor):
+    """Whether a plain tensor stands in a product with the input, or is trainable."""
+    if tensor.requires_grad:
+        return True
+    if tensor.dim() < 2 or not tensor.is_floating_point() or is_mask(tensor):
+        return False
+    for at, call in enumerate(s.flow.calls):
+        if call.name == "linear" and call.inputs[1].tensor is tensor:
+            return True
+        product = s.flow.product(at)
+        if product is None:
+            continue
+        for kept in (product.left, product.right):
+            sources = s.flow.origin(kept, product.at).sources
+            if any(k.tensor is tensor for _, k in sources):
+                return True
+    return False
+
+
+def _foreign(s, owned):
+    """Weights of somebody else: a layer of the notebook in place of self's."""
+    known = owned | {id(w) for w in s.weights.values() if w is None}
+    mine = {id(p) for p in s.original.parameters()}
+    first, second = (dict((id(t), n) for n, t in f.foreign(known)) for f in s.flows)
+    both = [name for key, name in first.items() if key in second and key not in mine]
+    if not both:
+        return None
+    return Finding(
+        "not-registered",
+        f"forward uses {listed(both)}, which this module does not own: a layer of the notebook "
+        f"in place of self's? Its weights are not in parameters(). Create it in __init__ and "
+        f"write self. before it.",
+    )
+
+
+def not_a_buffer(s):
+    """The mask is a plain attribute that forward uses."""
+    things = list(zip(reachable(s.pristine), reachable(s.original), strict=False))
+    parts = [thing for (_, thing), _ in things if isinstance(thing, nn.Module)]
+    buffers = {id(buffer) for part in parts for buffer in part.buffers()}
+    for (path, thing), (_, original) in things:
+        if id(thing) in buffers:
+            continue  # its module is in a plain list, and is reported as such
+        if not isinstance(thing, torch.Tensor) or thing.requires_grad:
+            continue
+        if not isinstance(original, torch.Tensor) or not is_mask(thing):
+            continue
+        copied = dict(reachable(s.flow.module)).get(path)
+        if isinstance(copied, torch.Tensor) and s.flow.used(copied):
+            size = thing.shape[-1]
+            return Finding(
+                "not-a-buffer",
+                f"self.{path}, the ({size}, {size}) mask, is a plain attribute: to(device) does "
+                f"not move it and state_dict() does not know it. Write "
+                f"self.register_buffer('{path.split('.')[-1]}', mask, persistent=False).",
+            )
+    return None

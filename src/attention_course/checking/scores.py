@@ -1,0 +1,274 @@
+"""From scores to weights: the axis of the softmax, the sums of the weights, the scale."""
+
+import math
+
+import torch
+
+from .cores import POSITIVE
+from .report import Finding, listed
+
+
+def softmax_axis(s):
+    """The weights add up to one along another axis than the keys'."""
+    if not square(s) and "heads-attend-heads" not in s.found:
+        doubt = ""
+        if s.constant > 1e-4:
+            doubt = ", and equal tokens give outputs that differ (positions do that too)"
+        s.tell(
+            f"layout and sums of the weights not judged, because the softmax is not in sight{doubt}"
+        )
+    for core in square(s):
+        if core.fused is None and (axis := wrong_axis(s, core)):
+            weights = core.normalised if core.normalised is not None else core.weights
+            sums = weights.reshape(-1, *weights.shape[-2:])[0].sum(dim=-1)
+            what = {"queries": "Columns sum to one, not rows"}.get(
+                axis, f"The weights sum to one over the {axis}, not along a row of keys"
+            )
+            mixes = " One sentence sees another that way." if axis.startswith("batch") else ""
+            return Finding(
+                "softmax-axis",
+                f"{what}: the rows of the first head sum to "
+                f"{listed([f'{v:.2f}' for v in sums.tolist()])}.{mixes} Use dim=-1 in the "
+                f"softmax.",
+                sums,
+                "sum of each row of weights, sentence 0, head 0",
+            )
+    return None
+
+
+def not_normalised(s):
+    """The weights that meet the values do not add up to one."""
+    for core in square(s):
+        if core.fused is not None or sums_to_one(core.weights, -1):
+            continue
+        if wrong_axis(s, core) and not _changed_after(core):
+            continue
+        if core.softmaxes > 1:
+            s.tell("the sum of the weights was not judged, because there are several softmaxes")
+            continue
+        names = {s.flow.calls[at].name for at in core.path}
+        sums = core.weights.reshape(-1, *core.weights.shape[-2:])[0].sum(dim=-1)
+        if _changed_after(core):
+            return Finding("not-normalised", _after(core, sums), sums, "sum of each row of weights")
+        if core.normalised is None and not names & POSITIVE:
+            return Finding(
+                "not-normalised",
+                "No softmax: the raw scores meet the values, and their rows sum to "
+                f"{listed([f'{v:.2f}' for v in sums.tolist()])}. weights = "
+                "scores.softmax(dim=-1).",
+                sums,
+                "sum of each row of weights",
+            )
+        s.tell(
+            "the sum of the weights was not judged, because the softmax cannot be seen or has "
+            "an entry for no token"
+        )
+    return None
+
+
+def _changed_after(core):
+    """Whether the weights are changed between the softmax and the values."""
+    return core.normalised is not None and not torch.allclose(
+        core.weights, core.normalised, atol=1e-5
+    )
+
+
+def divided_after(core):
+    """The one factor between what the softmax gave and the weights; None where there is none."""
+    if core.normalised is None:
+        return None
+    ratio = core.weights / core.normalised
+    ratio = ratio[core.normalised > 1e-6]
+    one = ratio.max() - ratio.min() < 1e-4 * ratio.abs().max()
+    return ratio.mean().item() if one else None
+
+
+def _after(core, sums):
+    if factor := divided_after(core):
+        return (
+            f"Each row of weights sums to {sums[0]:.3g} instead of 1: they are multiplied by "
+            f"{factor:.3g} after the softmax. Divide the scores by √head_dim *before* it."
+        )
+    return (
+        f"The rows of weights sum to {listed([f'{v:.2f}' for v in sums.tolist()])} when they "
+        f"meet the values: weights are set to zero after the softmax. Put -inf in the scores "
+        f"before it, so that the rest still sums to one."
+    )
+
+
+def wrong_axis(s, core):
+    """The axis over which a core's softmax runs, in words, or None where it is the keys'."""
+    weights = core.normalised if core.normalised is not None else core.weights
+    if sums_to_one(weights, -1) or core.softmaxes > 1:
+        return None
+    if sums_to_one(weights.flatten(-2), -1):
+        return "queries and keys together"
+    for axis in range(weights.dim() - 1):
+        if sums_to_one(weights, axis) and weights.shape[axis] > 1:
+            return _axis_name(s, weights, axis)
+    return None
+
+
+def _axis_name(s, weights, axis):
+    if axis == weights.dim() - 2:
+        return "queries"
+    size, batch = weights.shape[axis], s.sizes.batch
+    if size == batch:
+        return "batch"
+    if size == s.sizes.num_heads or weights.dim() == 4:
+        return "heads"
+    return "batch or heads"
+
+
+def sums_to_one(weights, axis):
+    """Whether the numbers along an axis add up to one, or to zero in empty rows."""
+    sums = weights.sum(dim=axis)
+    return bool(((sums - 1).abs().lt(1e-3) | sums.eq(0)).all()) and bool((sums != 0).any())
+
+
+def square(s):
+    """The cores whose weights are (…, tokens, tokens), or (…, heads, heads) by mistake."""
+    heads = "heads-attend-heads" in s.found
+    shapes = [(core, core.weights.shape[-2:]) for core in s.cores]
+    return [
+        core
+        for core, (rows, columns) in shapes
+        if rows == columns and (heads or rows == s.sizes.tokens)
+    ]
+
+
+# --- scale ----------------------------------------------------------------------------------
+
+
+def scale(s):
+    """The scores are not q·k / √head_dim."""
+    first, second = s.both_cores
+    cores = [(a, b) for a, b in zip(first, second, strict=False) if a.width > 0]
+    if not cores:
+        s.tell("scale not judged, because the softmax cannot be seen")
+        return None
+    for a, b in cores:
+        slope = _slope(s, a, b) if a.softmaxes < 2 else None
+        if slope is None:
+            s.tell("scale not judged, because the scores are not q·k times one number")
+            continue
+        expected = a.width**-0.5
+        if abs(slope / expected - 1) < 0.01:
+            continue
+        if abs(slope - 1) < 0.01 and a.fused is None and (divided_after(a) or 1) < 0.99:
+            continue  # the factor stands after the softmax, and is reported there
+        if abs(slope - 1) < 0.01 and _biased(a):
+            s.tell("scale not judged, because a bias by position is added to undivided scores")
+            continue
+        origins = [s.flow.origin(*operand) for operand in a.operands[:2]]
+        if not all(s.flow.pure(origin) for origin in origins) or _learned(s, origins):
+            s.tell(
+                "scale not judged, because something else (positions, a norm, a learned "
+                "factor) stands between the projections and the scores"
+            )
+            continue
+        return _scaled(s, slope, expected, a.width)
+    return None
+
+
+def _slope(s, a, b):
+    """scores = slope · (q·k of the projections), from the change between two inputs, or None."""
+    factor = 1.0
+    for operand in a.operands[:2]:
+        factor *= s.flow.origin(*operand).factor
+    if a.fused is not None:
+        return a.scaled * factor
+    if a.scores is None or b.scores is None or a.products.numel() != a.scores.numel():
+        return None
+    change = _fit(a, b)
+    return None if change is None else change * factor
+
+
+def _fit(a, b):
+    """The slope of the change in the scores on the change in the products."""
+    products = a.products - b.products
+    scores = a.scores - b.scores
+    for candidate in (products, products.mT):
+        if candidate.numel() != scores.numel():
+            continue
+        x, y = candidate.reshape(scores.shape).double(), scores.double()
+        known = (a.scores > -1e3) & (b.scores > -1e3) & (y.abs() > 1e-7)
+        if known.sum() < 3:
+            return None
+        x, y = _centred(x, known)[known], _centred(y, known)[known]
+        slope = (x @ y) / (x @ x).clamp_min(1e-12)
+        if (y - slope * x).norm() < 1e-2 * y.norm():
+            return slope.item()
+    return None
+
+
+def _biased(core):
+    """Whether something that differs from pair to pair is added to the products."""
+    if core.scores is None or core.products.shape != core.scores.shape:
+        return False
+    known = core.scores > -1e3
+    rest = torch.where(known, core.scores - core.products, 0.0).double()
+    rest = torch.where(known, _centred(rest, known), 0.0)
+    return bool(rest.abs().max() > 1e-3)
+
+
+def _centred(numbers, known):
+    """Without each row's mean, so that a row's maximum may have been taken away."""
+    kept = torch.where(known, numbers, 0.0)
+    return numbers - kept.sum(-1, keepdim=True) / known.sum(-1, keepdim=True).clamp_min(1)
+
+
+def _learned(s, origins):
+    if any(origin.learned for origin in origins):
+        return True
+    return any(
+        weight.numel() in (1, s.sizes.num_heads) and not name.endswith("bias")
+        for name, weight in s.weights.items()
+    )
+
+
+def _scaled(s, slope, expected, width):
+    ratio = slope / expected
+    name = f"√{width}"
+    times = f"{ratio:.3g} times as large" if ratio > 1 else f"{1 / ratio:.3g} times too small"
+    if abs(ratio - 0.5) < 0.005:
+        times = "half as large"
+    advice = f"Each head has {width} numbers: divide by {name} = {width**0.5:.3g}."
+    return Finding(
+        "scale",
+        f"{_divisor(s, slope, width)} Your scores are {times} as they should be. {advice}"
+        if "times too small" not in times
+        else f"{_divisor(s, slope, width)} Your scores are {times}. {advice}",
+        torch.tensor([slope, expected]),
+        "the factor found, and the right one",
+    )
+
+
+def _divisor(s, slope, width):
+    sizes = s.sizes
+    named = [
+        (1.0, "The scores are not divided at all (T5 does so on purpose, and starts smaller)."),
+        (width**0.5, f"You multiply by √{width} where you should divide."),
+        (1 / width, f"You divide by {width}, the width of a head, not by its root."),
+        (sizes.d_model**-0.5, f"You divide by √{sizes.d_model} (d_model), not by √head_dim."),
+        (1 / sizes.d_model, f"You divide by {sizes.d_model}, which is d_model."),
+        (sizes.tokens**-0.5, f"You divide by √{sizes.tokens}, the number of tokens."),
+        (1 / sizes.tokens, f"You divide by {sizes.tokens}, the number of tokens."),
+        (sizes.batch**-0.5, f"You divide by √{sizes.batch}, the batch size."),
+    ]
+    if sizes.num_heads:
+        named += [
+            (sizes.num_heads**-0.5, f"You divide by √{sizes.num_heads}, the number of heads."),
+            (1 / sizes.num_heads, f"You divide by {sizes.num_heads}, the number of heads."),
+        ]
+    if sizes.context:
+        named.append((sizes.context**-0.5, f"You divide by √{sizes.context}, the context length."))
+    named += [
+        (float(width), f"You multiply by {width} where you should divide by its root."),
+        (sizes.d_model**0.5, f"You multiply by √{sizes.d_model} where you should divide."),
+        (1 / math.sqrt(width) / width**0.5, "The scores are divided twice by √head_dim."),
+    ]
+    for value, words in named:
+        if abs(slope / value - 1) < 0.01:
+            return words
+    return f"The scores are q·k times {slope:.3g} instead of {width**-0.5:.3g}."
