@@ -196,6 +196,16 @@ def test_a_seed_deals_the_same_and_leaves_the_random_state():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_a_learners_own_head_can_be_compared_with_the_case():
+    (task,) = [c.source for c in books.read(books.PATHS[1]).cells if c.id == "silent-fault-task"]
+    *statements, difference = CODE.search(task)[1].strip().splitlines()
+    names = PLACES["causal_head"].namespace(PLACES["causal_head"].solution)
+    names["case"] = find_the_fault(10)
+    exec("\n".join(statements), names)
+    largest = eval(difference, names)[0]
+    assert [size < 1e-6 for size in largest] == [True] + [False] * 5
+
+
 @pytest.mark.parametrize("wrong", [{"seed": -1}, {"seed": "a"}, {"seed": 1, "num_heads": 0}])
 def test_find_the_fault_says_what_it_wants(wrong):
     with pytest.raises(ValueError, match="must be a whole number"):
