@@ -3,7 +3,7 @@
 import inspect
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 
 import torch
 from torch import nn
@@ -30,6 +30,7 @@ _MASK = re.compile(r"mask|^padding$|^hidden$")
 _OTHER_MASK = re.compile(r"head_mask|encoder|memory|cross|use_|is_|return|_type")
 _KEYS = re.compile(r"^(k|v|key|keys|value|values|kv|key_value|x_k|x_v|k_in|v_in)$")
 _QUERIES = re.compile(r"^(q|query|queries|x_q|q_in)$")
+_ROLE = re.compile(r"(?:x_)?(q|k|v)(?:uery|ueries|eys?|alues?)?(?:_in)?")
 _ZEROS = re.compile(r"^(start_pos|offset|start|pos|position|step|layer_idx|past_length)$")
 _NOT_TOKENS = re.compile(
     r"freq|rope|rotary|cos|sin|len|cache|past|state_|bias|ind|idx|time|adj|edge|coord|emb$"
@@ -277,25 +278,39 @@ class Way:
     required: tuple = ()
     turns: tuple = ()
     layout: str = "batch"
+    names: tuple = ()  # the arguments that get x, in order, where they have names
+    other: tuple = ()  # (number, tensor): the one of them that gets another tensor
 
     def __call__(self, module, x, masks=None):
         """Return the output (batch, tokens, width) for x (batch, tokens, d_model)."""
-        given = x
-        if self.layout == "one sentence":
-            given = x[0]
-        elif self.layout == "tokens first":
-            given = x.transpose(0, 1)
-        keywords = {name: given for name in self.keywords}
+        given = self._laid_out(x)
+        inputs = [given] * (self.inputs + len(self.keywords))
+        for number, tensor in [self.other] if self.other else ():
+            inputs[number] = self._laid_out(tensor)
+        keywords = dict(zip(self.keywords, inputs[self.inputs :], strict=True))
         keywords |= {name: 0 for name in self.zeros}
         keywords |= {name: torch.arange(x.shape[1], device=x.device) for name in self.places}
         keywords |= {name: _no_turn(module, x) for name in self.turns}
         keywords |= {name: None for name in self.required}
         keywords |= masks or {}
-        output = module(*[given] * self.inputs, **keywords)
+        output = module(*inputs[: self.inputs], **keywords)
         output = first_tensor(output, given.shape[:-1])
         if self.layout == "one sentence":
             return output.unsqueeze(0)
         return output.transpose(0, 1) if self.layout == "tokens first" else output
+
+    def _laid_out(self, x):
+        if self.layout == "one sentence":
+            return x[0]
+        return x.transpose(0, 1) if self.layout == "tokens first" else x
+
+    @property
+    def roles(self):
+        """Role -> number of the input that plays it, where forward names queries, keys, values."""
+        found = [_ROLE.fullmatch(name.lower()) for name in self.names]
+        roles = {match[1]: number for number, match in enumerate(found) if match}
+        whole = len(roles) == 3 and len(self.names) == self.inputs + len(self.keywords)
+        return roles if whole else {}
 
 
 def _no_turn(module, x):
@@ -327,6 +342,9 @@ def _flat(output):
     elif isinstance(output, list | tuple):
         for item in output:
             yield from _flat(item)
+    elif is_dataclass(output):
+        for part in fields(output):
+            yield from _flat(getattr(output, part.name))
 
 
 def ways(module):
@@ -364,6 +382,7 @@ def ways(module):
                 inputs += 1
             else:
                 way = replace(way, keywords=(*way.keywords, name))
+            way = replace(way, names=(*way.names, name))
         else:
             positional = False
     way = replace(way, inputs=inputs if way.keywords else max(inputs, 1))

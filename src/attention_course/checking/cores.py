@@ -31,6 +31,7 @@ class Core:
     path: tuple = ()  # the indices of the calls between products and weights
     softmaxes: int = 1
     turned: bool = False  # the weights are the transpose of what the softmax gave
+    last_axis: bool = False  # the softmax ran along the last axis
     fused: object = None  # the call, where the fused kernel is used
     scaled: float | None = None
 
@@ -110,6 +111,7 @@ def _core(flow, product, side):
         context=(result, context),
         path=tuple(at for at in path if at > score.at),
         turned=turned,
+        last_axis=out is not None and bool((out.sum(-1) - 1).abs().max() < 1e-3),
         softmaxes=sum(flow.calls[at].name in SOFT for at in path),
     )
 

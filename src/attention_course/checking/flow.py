@@ -14,8 +14,8 @@ LAYOUT = set(
     "hstack requires_grad_ as_strided unfold swapaxes_ transpose_ squeeze_ unsqueeze_ "
     "index_select vsplit hsplit dsplit data".split()
 )
-_SCALING = {"mul", "div", "mul_", "div_", "multiply", "divide", "true_divide"}
-_JOINING = {"cat", "stack", "concat", "concatenate", "hstack"}
+SCALING = {"mul", "div", "mul_", "div_", "multiply", "divide", "true_divide"}
+JOINING = {"cat", "stack", "concat", "concatenate", "hstack"}
 _PROJECTIONS = {"linear", "addmm", "conv1d", "conv2d", "bilinear", "embedding", "baddbmm"}
 SOFT = ("softmax", "_softmax", "log_softmax")
 
@@ -123,7 +123,7 @@ class Flow:
             if call is None or not call.inputs:
                 origin.sources.append((at, kept))
                 origin.factor = factor
-            elif call.name in _JOINING:
+            elif call.name in JOINING:
                 todo += [(k, at, factor) for k in call.inputs]
             elif call.name in LAYOUT:
                 todo.append((call.inputs[0], at, factor))
@@ -131,7 +131,7 @@ class Flow:
                 todo.append((call.inputs[-1], at, factor))
                 if self._written_before(call.inputs[0], at):
                     todo.append((call.inputs[0], at, factor))
-            elif call.name in _SCALING and (step := _fixed_factor(call)):
+            elif call.name in SCALING and (step := _fixed_factor(call)):
                 origin.learned |= any(k.tensor.requires_grad for k in call.inputs[1:])
                 main = max(call.inputs, key=lambda k: k.value.numel())
                 todo.append((main, at, factor * step))

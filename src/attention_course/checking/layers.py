@@ -6,9 +6,10 @@ import torch
 from torch import nn
 
 from .calling import is_mask
-from .flow import outputs
+from .flow import JOINING, outputs
 from .guard import reachable
 from .report import Finding, listed
+from .visible import DISTURBED
 
 # --- queries, keys, values ------------------------------------------------------------------
 
@@ -18,7 +19,8 @@ def wrong_pair(s):
     for letter, name in s.idle:
         if letter in "qk":
             return _idle(s, "wrong-pair", letter, name)
-    return None
+    _note_one_projection(s)
+    return _arguments_confused(s, "kq")
 
 
 def wrong_values(s):
@@ -26,7 +28,75 @@ def wrong_values(s):
     for letter, name in s.idle:
         if letter == "v":
             return _idle(s, "wrong-values", letter, name)
+    return _arguments_confused(s, "v")
+
+
+def _note_one_projection(s):
+    for core in s.cores:
+        one = _same_numbers(core.queries, core.keys) and _same_numbers(core.keys, core.values)
+        if one and "wrong-pair" not in s.found:
+            s.note(
+                "one-projection",
+                "Queries, keys and values are the numbers of one projection: each score is the "
+                "same in both directions. Give each a layer of its own, unless that is meant.",
+            )
+
+
+def _arguments_confused(s, letters):
+    """forward(queries, keys, values), where one has no effect or stands in another's place."""
+    roles = s.way.roles
+    if not roles or s.sizes.tokens < 2 or DISTURBED & set(s.found):
+        return None
+    token = s.sizes.tokens // 2
+    changed = s.x.clone()
+    changed[:, token] = 1.5 * s.draw(2)[:, token]
+    for letter in letters:
+        name = s.way.names[roles[letter]]
+        try:
+            moved = s.moved_by_input(roles[letter], changed)
+        except Exception:
+            return None  # it takes the same tensor three times only
+        code = "wrong-values" if letter == "v" else "wrong-pair"
+        if not moved.any():
+            return Finding(
+                code,
+                f"Changing {name} alone changes nothing: the {_ROLES[letter]} are made of "
+                f"another argument. With three different inputs the answer is wrong.",
+            )
+        others = moved.nonzero().flatten().tolist()
+        values = (
+            letter != "q" or s.moved_by_input(roles["v"], changed).any()
+        )  # else: reported there
+        if letter == "q" and values and others != [token]:
+            return Finding(
+                code,
+                f"Changing token {token} of {name} alone moves the rows {listed(others)} of the "
+                f"output, not row {token} alone: {name} stands where the keys or the values "
+                f"should. scores = queries @ keys.mT, a row for each query.",
+            )
     return None
+
+
+def heads_alike(s):
+    """Heads joined side by side that hold the same numbers: one head that stands several times."""
+    contexts = [core.context[1] for core in s.cores]
+    for call in s.flow.calls if len(contexts) > 1 else ():
+        if call.name not in JOINING:
+            continue
+        parts = [kept.value for kept in call.inputs]
+        same = [n for n in range(1, len(parts)) if _equal(parts[0], parts[n])]
+        if same and any(_equal(parts[0], context) for context in contexts):
+            return Finding(
+                "heads-alike",
+                f"{len(same) + 1} heads of {len(parts)} give the same numbers: they are one and "
+                f"the same module, as in [Head(...)] * num_heads, and share their weights. Make "
+                f"each anew: nn.ModuleList([Head(...) for _ in range(num_heads)]).",
+            )
+    return None
+
+
+def _equal(first, second):
+    return first.numel() == second.numel() and torch.equal(first.flatten(), second.flatten())
 
 
 _ROLES = {"q": "queries", "k": "keys", "v": "values"}
@@ -76,7 +146,7 @@ def find_idle(s):
     found = []
     for name in names:
         weight, gradient = s.weights[name], s.slopes.get(name)
-        if name.endswith("bias") or _norm_like(name):
+        if name.endswith("bias") or _norm_like(name) or "`" in name:  # "`": not the module's own
             continue
         named = letter_of(name) or (None if _out_like(name) else _by_order(s, name, names))
         for letter, label, rows in _parts(name, weight, gradient, named):
@@ -192,8 +262,11 @@ def unused_layer(s):
     """A layer that forward never reaches, or whose result it throws away."""
     unused = []
     train = None
+    made = dict(s.original.named_parameters())
     for name, weight in s.weights.items():
         owner = name.rpartition(".")[0] or name
+        if "not-repeatable" in s.found and name not in made:
+            continue  # forward made the layer
         if (name.endswith("bias") and f"{name[:-4]}weight" in s.weights) or owner in s.named:
             continue
         if s.flow.used(weight) and not _result_lost(s, name):

@@ -12,16 +12,25 @@ def split_by_view(s):
         for name, operand in zip(("queries", "keys", "values"), core.operands, strict=True):
             numbers = getattr(core, name)
             if _mixed(s, numbers, operand):
-                heads = numbers.shape[-3] if numbers.dim() > 2 else "heads"
-                size = numbers.shape[-1]
-                return Finding(
-                    "split-by-view",
-                    f"The rows of the {name} in one head hold numbers of several tokens: "
-                    f".view(batch, {heads}, tokens, {size}) cuts the buffer, not the heads. Use "
-                    f".view(batch, tokens, {heads}, {size}), then .transpose(1, 2).",
-                    *_pairs(s),
-                )
+                return Finding("split-by-view", _cut(s, name, numbers), *_pairs(s))
     return None
+
+
+def _cut(s, name, numbers):
+    """What to say where a view cuts the buffer; numbers: (…, heads, tokens, size)."""
+    heads, size = numbers.shape[-3] if numbers.dim() > 2 else 1, numbers.shape[-1]
+    if numbers.dim() == 3:  # (batch, …), or the heads in the batch's axis
+        heads = max(heads // s.sizes.batch, 1)
+    seen = f"The rows of the {name} in one head hold numbers of several tokens: "
+    if heads == 1:
+        return (
+            f"{seen}a view or reshape where a transpose is meant cuts the buffer, and turns "
+            f"nothing. Use .mT, or .transpose(-2, -1)."
+        )
+    return (
+        f"{seen}.view(batch, {heads}, tokens, {size}) cuts the buffer, not the heads. Use "
+        f".view(batch, tokens, {heads}, {size}), then .transpose(1, 2)."
+    )
 
 
 def _mixed(s, numbers, operand):
@@ -68,9 +77,9 @@ def merge_by_view(s):
         if shares is not None and shares[0] < 0.9 and shares[1] > 0.95:
             return Finding(
                 "merge-by-view",
-                "The merged row of a token holds numbers of several tokens: the context is "
-                "(batch, num_heads, tokens, head_dim) when it is merged by a view. Go back "
-                "first: context.transpose(1, 2), then .reshape(batch, tokens, d_model).",
+                "The merged row of a token holds numbers of several tokens: the context is not "
+                "(batch, tokens, num_heads, head_dim) when it is merged. From (batch, num_heads, "
+                "tokens, head_dim): context.transpose(1, 2).reshape(batch, tokens, d_model).",
                 *_pairs(s),
             )
     return None

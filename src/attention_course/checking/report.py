@@ -118,27 +118,39 @@ def _indented(finding):
     return "\n".join(lines)
 
 
-_STYLE = "border:1px solid #999;padding:2px 8px;text-align:center;background:"
+# Colours of its own for text and ground, so that it reads on a dark page too.
+_CELL = "border:1px solid #999;padding:2px 8px;text-align:center;color:#111;background:"
+_HEAD = "padding:2px 8px;text-align:center;font-weight:bold"
+_FUTURE = {"future-visible", "mask-off-by-one", "past-hidden", "mask-argument"}
 
 
 def _drawn(finding):
-    """The evidence as a small table. A future pair that is seen is boxed and marked."""
+    """The evidence as a small table, in which what should not be there is marked."""
     rows = _rows(finding)
     if rows is None:
         return ""
-    pairs = "seen" in finding.shows or "move" in finding.shows or "visible" in finding.shows
-    square = len(rows) == len(rows[0]) and pairs
-    head = "".join(f"<th>{j}</th>" for j in range(len(rows[0])))
-    body = ""
+    numbered = "".join(f'<th style="{_HEAD}">{j}</th>' for j in range(len(rows[0])))
+    lines = [f"<tr><th></th>{numbered}</tr>"]
     for i, row in enumerate(rows):
-        cells = ""
-        for j, cell in enumerate(row):
-            wrong = square and j > i and cell != "·"
-            colour = "#f6c6c6" if wrong else "#ffffff"
-            text = f"✗ {cell}" if wrong else cell
-            cells += f'<td style="{_STYLE}{colour}">{text}</td>'
-        body += f"<tr><th>{i}</th>{cells}</tr>"
+        cells = "".join(
+            _drawn_cell(cell, _is_wrong(finding, i, j, cell)) for j, cell in enumerate(row)
+        )
+        name = f'<th style="{_HEAD}">{i}</th>' if len(rows) > 1 else "<th></th>"
+        lines.append(f"<tr>{name}{cells}</tr>")
+    words = html.escape(finding.shows)
+    marked = "; ✗ marks what should not be there" if "✗" in "".join(lines) else ""
     return (
-        f"<table><caption>{html.escape(finding.shows)}</caption>"
-        f"<tr><th></th>{head}</tr>{body}</table>"
+        f'<p style="margin:4px 0">{words}{marked}:</p><div style="overflow-x:auto">'
+        f'<table style="border-collapse:collapse;margin:0 0 8px 0">{"".join(lines)}</table></div>'
     )
+
+
+def _is_wrong(finding, i, j, cell):
+    if cell == "·" or finding.evidence.dim() < 2:
+        return False
+    return j > i if finding.code in _FUTURE else j != i and finding.code == "batch-mixed"
+
+
+def _drawn_cell(cell, wrong):
+    text, ground = (f"✗ {cell}", "#f6c6c6") if wrong else (cell, "#ffffff")
+    return f'<td style="{_CELL}{ground}">{text}</td>'

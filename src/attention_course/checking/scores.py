@@ -5,6 +5,7 @@ import math
 import torch
 
 from .cores import POSITIVE
+from .flow import LAYOUT, SCALING, SOFT
 from .report import Finding, listed
 
 
@@ -25,15 +26,61 @@ def softmax_axis(s):
                 axis, f"The weights sum to one over the {axis}, not along a row of keys"
             )
             mixes = " One sentence sees another that way." if axis.startswith("batch") else ""
+            advice = "Use dim=-1 in the softmax."
+            if core.last_axis and axis == "queries":
+                advice = (
+                    "The softmax runs along the last axis, and the values are added up along the "
+                    "other: weights (queries, keys) @ values (keys, head_dim), neither turned."
+                )
             return Finding(
                 "softmax-axis",
                 f"{what}: the rows of the first head sum to "
-                f"{listed([f'{v:.2f}' for v in sums.tolist()])}.{mixes} Use dim=-1 in the "
-                f"softmax.",
+                f"{listed([f'{v:.2f}' for v in sums.tolist()])}.{mixes} {advice}",
                 sums,
                 "sum of each row of weights, sentence 0, head 0",
             )
     return None
+
+
+def softmax_twice(s):
+    """The softmax of a softmax."""
+    for core in s.cores:
+        for at in core.path:
+            call = s.flow.calls[at]
+            if call.name in SOFT and (first := _softened(s.flow, call.inputs[0], at)):
+                where = f" Look at `{first.line}`." if first.line else ""
+                return Finding(
+                    "softmax-twice",
+                    f"The softmax is taken twice: its input lies between 0 and 1 already, so the "
+                    f"weights come out nearly equal, and hidden pairs are seen. Take it once."
+                    f"{where}",
+                    core.weights.reshape(-1, *core.weights.shape[-2:])[0],
+                    "the weights of the first head",
+                )
+            if call.name == "dropout" and not _softened(s.flow, call.inputs[0], at):
+                s.note(
+                    "dropout-on-scores",
+                    "Dropout acts on the scores, before the softmax: a dropped score becomes 0, "
+                    "which is a score like any other. The usual place is on the weights.",
+                )
+    return None
+
+
+def _softened(flow, kept, before):
+    """The softmax behind a tensor, through layout, factors and masks alone; or None."""
+    while (at := flow.maker(kept, before)) is not None:
+        call = flow.calls[at]
+        if call.name in SOFT:
+            return call
+        if call.name not in LAYOUT | SCALING | _MASKING or not call.inputs:
+            return None
+        kept, before = max(call.inputs, key=lambda k: (k.value.dim(), k.value.numel())), at
+        if not kept.value.is_floating_point():
+            kept = next((k for k in call.inputs if k.value.is_floating_point()), kept)
+    return None
+
+
+_MASKING = {"masked_fill", "masked_fill_", "where", "add", "sub", "add_", "sub_"}
 
 
 def not_normalised(s):
@@ -89,9 +136,10 @@ def _after(core, sums):
             f"Each row of weights sums to {sums[0]:.3g} instead of 1: they are multiplied by "
             f"{factor:.3g} after the softmax. Divide the scores by √head_dim *before* it."
         )
+    what = "set to zero" if (core.weights == 0).any() else "changed"
     return (
-        f"The rows of weights sum to {listed([f'{v:.2f}' for v in sums.tolist()])} when they "
-        f"meet the values: weights are set to zero after the softmax. Put -inf in the scores "
+        f"The rows of weights sum to {listed([f'{v:.3g}' for v in sums.tolist()])} when they "
+        f"meet the values: weights are {what} after the softmax. Put -inf in the scores "
         f"before it, so that the rest still sums to one."
     )
 
@@ -144,6 +192,8 @@ def scale(s):
     """The scores are not q·k / √head_dim."""
     first, second = s.both_cores
     cores = [(a, b) for a, b in zip(first, second, strict=False) if a.width > 0]
+    if "length" in s.found:  # a fixed length may cut the tokens in another way
+        cores = [(a, b) for a, b in cores if a in square(s)]
     if not cores:
         s.tell("scale not judged, because the softmax cannot be seen")
         return None
@@ -161,13 +211,37 @@ def scale(s):
             s.tell("scale not judged, because a bias by position is added to undivided scores")
             continue
         origins = [s.flow.origin(*operand) for operand in a.operands[:2]]
-        if not all(s.flow.pure(origin) for origin in origins) or _learned(s, origins):
+        turned = [_turn(s.flow, *operand) for operand in a.operands[:2]]
+        if all(turned) and not all(s.flow.pure(origin) for origin in origins):
+            slope *= turned[0] * turned[1]
+            if abs(slope / expected - 1) < 0.01:
+                continue
+        elif not all(s.flow.pure(origin) for origin in origins):
+            turned = []
+        if not all(turned) or not turned or _learned(s, origins):
             s.tell(
                 "scale not judged, because something else (positions, a norm, a learned "
                 "factor) stands between the projections and the scores"
             )
             continue
-        return _scaled(s, slope, expected, a.width)
+        twice = a.fused is not None and abs(a.scaled / expected - 1) < 0.01
+        return _scaled(s, slope, expected, a.width, twice)
+    return None
+
+
+def _turn(flow, kept, before):
+    """The factor behind a rotation of projected numbers, which keeps their length; else None."""
+    origin = flow.origin(kept, before)
+    if flow.pure(origin):
+        return 1.0
+    length = kept.value.norm() / abs(origin.factor)
+    path, _ = flow.back(kept, before)
+    for at in path:
+        for part in flow.calls[at].inputs:
+            behind = flow.origin(part, at)
+            alike = part.value.numel() == kept.value.numel() and flow.pure(behind)
+            if alike and (part.value.norm() / length - 1).abs() < 1e-4:
+                return behind.factor
     return None
 
 
@@ -227,13 +301,15 @@ def _learned(s, origins):
     )
 
 
-def _scaled(s, slope, expected, width):
+def _scaled(s, slope, expected, width, twice=False):
     ratio = slope / expected
     name = f"√{width}"
     times = f"{ratio:.3g} times as large" if ratio > 1 else f"{1 / ratio:.3g} times too small"
     if abs(ratio - 0.5) < 0.005:
         times = "half as large"
     advice = f"Each head has {width} numbers: divide by {name} = {width**0.5:.3g}."
+    if twice:
+        advice = f"scaled_dot_product_attention divides by {name} itself: leave out your factor."
     return Finding(
         "scale",
         f"{_divisor(s, slope, width)} Your scores are {times} as they should be. {advice}"

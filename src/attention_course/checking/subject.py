@@ -148,6 +148,11 @@ class Subject:
     def _refuse_other_inputs(self):
         """Raise CannotCheck where forward wants something else than tokens."""
         text, name = str(self.error), type(self.original).__name__
+        if self.shape and self.shape[1][-2:-1] == (self.sizes.tokens + 1,):
+            raise CannotCheck(
+                f"{name} gives {self.sizes.tokens + 1} tokens for {self.sizes.tokens}: it seems to "
+                f"add a token of its own. Check the attention module inside."
+            )
         advice = "Check the attention module inside, or wrap it in a module that takes x."
         if "expected 4, got 3" in text or "4D (batched)" in text:
             raise CannotCheck(
@@ -176,9 +181,13 @@ class Subject:
     def run(self, x, masks=None, module=None, seed=0):
         """The output for x, from a clone of x, with a fixed random state."""
         if module is None:
-            module = copy_module(self.pristine, share=True) if self.fresh else self.module
+            module = self.unused() if self.fresh else self.module
         _seed(seed)
         return self._call(module, x.clone(), masks if masks is not None else self.masks)
+
+    def unused(self):
+        """A copy that has not been called: it keeps nothing from an earlier call."""
+        return copy_module(self.pristine, share=True)
 
     def look(self, x, masks=None, module=None, seed=0):
         """The same without gradients."""
@@ -186,12 +195,17 @@ class Subject:
             return self.run(x, masks, module, seed).detach()
 
     def _call(self, module, x, masks=None):
+        with self._hush():
+            return self._called(module, x, masks)
+
+    def _hush(self):
+        return NoDropout() if self.quiet else contextlib.nullcontext()
+
+    def _called(self, module, x, masks):
         self.clock.look()
         before = read_settings()
-        quiet = NoDropout() if self.quiet else contextlib.nullcontext()
         try:
-            with quiet:
-                return self.way(module, x, masks)
+            return self.way(module, x, masks)
         finally:
             after = read_settings()
             if after != before:
@@ -201,13 +215,18 @@ class Subject:
 
     def capture(self, x, train=False):
         """The Flow of one run: every torch operation with its numbers."""
-        module = copy_module(self.pristine, share=True) if self.fresh else self.module
+        module = self.unused() if self.fresh else self.module
         module.train(train)
         given = x.clone()
         _seed(0)
         try:
-            with Capture(module, keep=Kept) as seen, contextlib.suppress(Exception):
-                self._call(module, given, self.masks)
+            # the capture stands inside the hush, so that it sees the learner's lines
+            with (
+                self._hush(),
+                Capture(module, keep=Kept) as seen,
+                contextlib.suppress(Exception),
+            ):
+                self._called(module, given, self.masks)
         finally:
             module.eval()
         return Flow(seen.calls, given, self.sizes, module)
@@ -323,6 +342,14 @@ class Subject:
             return self.look(self.x)
         finally:
             weight.data = kept
+
+    def moved_by_input(self, number, changed):
+        """(tokens,) Boolean: the rows that move when one of several inputs is `changed`."""
+        kept, self.way = self.way, replace(self.way, other=(number, changed))
+        try:
+            return self.differs(self.look(self.x), self.base)[1].any(dim=0).cpu()
+        finally:
+            self.way = kept
 
     def moves(self, weight, rows=None):
         """Whether drawing the weight anew changes the output."""

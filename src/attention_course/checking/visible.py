@@ -43,7 +43,7 @@ def future_visible(s):
 
 def _in_training(s):
     """The future is hidden in evaluation mode: is it in training mode too?"""
-    if s.random or s.fresh or not s.trains_alike or _DISTURBED & set(s.found):
+    if s.random or s.fresh or not s.trains_alike or DISTURBED & set(s.found):
         return None
     moves = s.training_influence
     ahead = (moves > 0).triu(1)
@@ -81,7 +81,17 @@ def _why_visible(s):
         if core.scores is None:
             continue
         names = {s.flow.calls[at].name for at in core.path}
-        if names & {"masked_fill", "masked_fill_", "where", "assign"}:
+        if _added_mask(s, core):
+            return (
+                "a mask of 0 and 1 is added to the scores, which moves them by 1 and hides "
+                "nothing. Use masked_fill(mask, float('-inf'))."
+            )
+        if (core.scores < -1e3).any():
+            return (
+                "the mask hides other pairs than those of the future. All pairs above the "
+                "diagonal should be hidden: torch.ones(tokens, tokens).triu(1)."
+            )
+        if names & {"masked_fill", "masked_fill_", "where", "assign"} and _constant_above(s, core):
             value = _fill(core)
             return (
                 f"the scores of hidden pairs are filled with {value:.3g}, too close to the "
@@ -102,6 +112,17 @@ def _why_visible(s):
         "scores.masked_fill(mask, float('-inf')) with mask = torch.ones(tokens, tokens, "
         "dtype=torch.bool).triu(1)."
     )
+
+
+def _added_mask(s, core):
+    """Whether a triangle of two finite numbers is added between the products and the softmax."""
+    for at in core.path:
+        call = s.flow.calls[at]
+        if call.name in ("add", "add_", "sub", "sub_", "rsub"):
+            for kept in call.inputs:
+                if is_mask(kept.value) and kept.value.isfinite().all() and kept.value.min() > -100:
+                    return True
+    return False
 
 
 def _fill(core):
@@ -182,7 +203,7 @@ def past_hidden(s):
     return None
 
 
-_DISTURBED = {
+DISTURBED = {
     "split-by-view", "merge-by-view", "softmax-axis", "not-normalised", "heads-attend-heads",
     "batch-mixed",
 }  # fmt: skip
@@ -190,7 +211,7 @@ _DISTURBED = {
 
 def visible_pairs(s):
     """(tokens, tokens) Boolean, which pairs are seen, or None where the layout hides it."""
-    if not _DISTURBED & set(s.found):
+    if not DISTURBED & set(s.found):
         return s.influence > 0
     cores = square(s)
     if not cores:
@@ -200,14 +221,14 @@ def visible_pairs(s):
         for core in flow_cores:
             if core.weights.shape[-2:] == seen.shape:
                 seen |= _seen(s, core).flatten(0, -3).any(dim=0).cpu()
-    turned = any(core.turned for core in cores)
+    turned = any(core.turned or core.last_axis for core in cores)
     if turned and "softmax-axis" in s.found and not seen.tril(-1).any():
         return seen.T  # the weights were turned over, and the mask with them
     return seen
 
 
 def _seen(s, core):
-    seen = core.weights.abs() > 1e-12
+    seen = (core.weights.abs() > 1e-12) & (core.weights > -1e3)
     if "softmax-axis" in s.found and core.scores is not None:
         seen = seen & (core.scores > -1e3)
     return seen
@@ -217,6 +238,9 @@ def mask_kind(s):
     """("none" | "all" | "some" | "band" | "causal" | "past" | "self", pairs that are seen)."""
     pairs = visible_pairs(s)
     tokens = s.sizes.tokens
+    if "softmax-twice" in s.found:
+        s.tell("the mask was not judged, because the softmax is taken twice")
+        return "none", pairs
     if pairs is None or tokens < 3 or "heads-attend-heads" in s.found:
         return "none", pairs
     future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)

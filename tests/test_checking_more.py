@@ -1,0 +1,246 @@
+"""`check_attention` against further ways to go wrong, or right, that are met in the wild."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from correct import Plain
+from torch import nn
+
+from attention_course import causal_mask, check_attention, rotary
+
+
+def codes(report):
+    return [finding.code for finding in report.findings]
+
+
+# --- wrong ----------------------------------------------------------------------------------
+
+
+class AddedMask(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.register_buffer("seen", torch.ones(9, 9).tril())
+
+    def hide(self, scores):
+        tokens = scores.shape[-1]
+        return scores + self.seen[:tokens, :tokens]
+
+
+class FilledAfter(Plain):
+    def hide(self, scores):
+        return scores
+
+    def soften(self, scores):
+        return scores.softmax(-1).masked_fill(causal_mask(scores.shape[-1]), -1e9)
+
+
+class FarPastHidden(Plain):
+    def hide(self, scores):
+        places = torch.arange(scores.shape[-1])
+        return scores.masked_fill(places[:, None] - places > 2, -torch.inf)
+
+
+class TurnedWeights(Plain):
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        weights = self.soften(self.hide(self.scores(q, k)))
+        return self.o(self.merge(torch.einsum("bhij,bhid->bhjd", weights, v)))
+
+
+class ViewForTranspose(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x):
+        keys = self.k(x).reshape(len(x), x.shape[2], x.shape[1])
+        return (self.q(x) @ keys / x.shape[2] ** 0.5).softmax(-1) @ self.v(x)
+
+
+class DividedTwice(Plain):
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        context = F.scaled_dot_product_attention(q / math.sqrt(self.head_dim), k, v)
+        return self.o(self.merge(context))
+
+
+class MadeInForward(Plain):
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        context = self.merge(self.soften(self.scores(q, k)) @ v)
+        self.last = nn.Linear(x.shape[-1], x.shape[-1])
+        return self.last(self.o(context))
+
+
+class SoftenedTwice(Plain):
+    def soften(self, scores):
+        return scores.softmax(-1).softmax(-1)
+
+
+class Given(Plain):
+    """forward(query, key, value) for three inputs."""
+
+    def hide(self, scores):
+        return scores
+
+    def forward(self, query, key, value):
+        q, k, v = self.split(self.q(query)), self.split(self.k(key)), self.split(self.v(value))
+        return self.o(self.merge(self.soften(self.scores(q, k)) @ v))
+
+
+class KeysOfTheQueries(Given):
+    def forward(self, query, key, value):
+        return super().forward(query, query, value)
+
+
+class ValuesOfTheQueries(Given):
+    def forward(self, value, key, query):
+        return super().forward(query, key, query)
+
+
+class RolesSwapped(Given):
+    def scores(self, q, k):
+        return super().scores(k, q)
+
+
+class Head(nn.Module):
+    def __init__(self, d_model, width):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(d_model, width) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class OneHeadManyTimes(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.heads = nn.ModuleList([Head(d_model, d_model // num_heads)] * num_heads)
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        return self.out(torch.cat([head(x) for head in self.heads], dim=-1))
+
+
+class TurnedAndScaled(Plain):
+    """Rotary positions, and the wrong scale given to the fused kernel."""
+
+    def __init__(self, d_model, num_heads, scale):
+        super().__init__(d_model, num_heads)
+        self.scale = scale
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        context = F.scaled_dot_product_attention(
+            rotary(q), rotary(k), v, is_causal=True, scale=self.scale
+        )
+        return self.o(self.merge(context))
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "said"),
+    [
+        (AddedMask, "future-visible", "a mask of 0 and 1 is added"),
+        (FilledAfter, "not-normalised", "changed after the softmax"),
+        (FarPastHidden, "future-visible", "hides other pairs"),
+        (TurnedWeights, "softmax-axis", "The softmax runs along the last axis"),
+        (ViewForTranspose(24), "split-by-view", "Use .mT"),
+        (DividedTwice, "scale", "leave out your factor"),
+        (MadeInForward, "not-repeatable", "`self.last = nn.Linear("),
+        (SoftenedTwice, "softmax-twice", "Take it once"),
+        (KeysOfTheQueries, "wrong-pair", "Changing key alone changes nothing"),
+        (ValuesOfTheQueries, "wrong-values", "Changing value alone changes nothing"),
+        (RolesSwapped, "wrong-pair", "query stands where"),
+        (OneHeadManyTimes, "heads-alike", "4 heads of 4"),
+        (TurnedAndScaled(24, 4, 24**-0.5), "scale", "√24"),
+    ],
+    ids=lambda case: getattr(case, "__name__", None),
+)
+def test_one_fault_is_one_finding_with_its_cause(module, code, said):
+    causal = True if module is FarPastHidden else None
+    report = check_attention(module, causal=causal)
+    assert codes(report) == [code], report
+    assert said in report.findings[0].message
+
+
+# --- right, or not to be judged -------------------------------------------------------------
+
+
+@dataclass
+class Result:
+    context: torch.Tensor
+    weights: torch.Tensor
+
+
+class InADataclass(Plain):
+    def forward(self, x):
+        return Result(super().forward(x), x)
+
+
+class RefusesTraining(Plain):
+    def forward(self, x):
+        assert not self.training, "for use only"
+        return super().forward(x)
+
+
+class GrowingCache(Plain):
+    kept = None
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        if self.kept is not None:
+            k, v = (torch.cat(pair, dim=2) for pair in zip(self.kept, (k, v), strict=True))
+        self.kept = k.detach(), v.detach()
+        return self.o(self.merge(self.soften(self.scores(q, k)) @ v))
+
+
+class OneProjection(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        del self.k, self.v
+
+    def forward(self, x):
+        q = self.split(self.q(x))
+        return self.o(self.merge(self.soften(self.scores(q, q)) @ q))
+
+
+class DroppedScores(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.drop = nn.Dropout(0.1)
+
+    def scores(self, q, k):
+        return self.drop(super().scores(q, k))
+
+
+@pytest.mark.parametrize(
+    ("module", "note"),
+    [
+        (InADataclass, None),
+        (Given, "two-way"),
+        (RefusesTraining, "training"),
+        (GrowingCache, "cache"),
+        (OneProjection, "one-projection"),
+        (DroppedScores, "dropout-on-scores"),
+        (TurnedAndScaled(24, 4, None), None),
+    ],
+    ids=lambda case: getattr(case, "__name__", None),
+)
+def test_what_is_odd_and_no_fault_is_a_note(module, note):
+    report = check_attention(module)
+    assert report.ok, report
+    assert note is None or note in [found.code for found in report.notes]
+
+
+class OneTokenMore(Plain):
+    def forward(self, x):
+        return super().forward(torch.cat([x[:, :1], x], dim=1))
+
+
+def test_a_module_that_adds_a_token_cannot_be_checked():
+    with pytest.raises(ValueError, match="6 tokens for 5"):
+        check_attention(OneTokenMore)
