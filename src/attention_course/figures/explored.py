@@ -64,8 +64,8 @@ def _bars(sheet, left, right, values, top=29, step=21):
 
 def _largest_weight(sheet, divided, size, curves):
     left, right, top, bottom = 292, 480, 312, 442
-    sheet.title(250, 290, "largest of 11 weights")
-    sheet.text(408, 290, "random vectors", 11.5, color=FAINT)
+    sheet.title(238, 290, "largest of 11 weights")
+    sheet.text(396, 290, "random vectors", 11.5, color=FAINT)
     last = math.log2(max(curves[True]))
 
     def place(d, weight):
