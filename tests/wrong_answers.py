@@ -232,7 +232,10 @@ NOTEBOOK_5 = {
     ],
     "wrong_row": [
         (None, "wrong_row = 2", "Up to row 2 every number is where it belongs"),
-        (None, "wrong_row = 20", "Row 20 works on what an earlier row has made wrong"),
+        (None, "wrong_row = 9", "Row 9 is not reached by the mistake: what it works on is right"),
+        (None, "wrong_row = 18", "Row 18 is not reached by the mistake"),
+        (None, "wrong_row = 19", "Row 19 works on what an earlier row has made wrong"),
+        (None, "wrong_row = 22", "Row 22 works on what an earlier row has made wrong"),
         (None, "wrong_row = 99", "The number of a row is wanted, from 1 to"),
         (None, "wrong_row = 'view'", "The number of a row is wanted"),
     ],

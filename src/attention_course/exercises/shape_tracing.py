@@ -77,11 +77,17 @@ def check_wrong_row(answer):
         raise Wrong(f"The number of a row is wanted, from 1 to {last}.")
     if answer < int(wrong.number):
         raise Wrong(f"Up to row {answer} every number is where it belongs. Look further down.")
-    if answer > int(wrong.number):
+    meeting = [row for row in rows if row.operation == "matmul"][-1]  # weights meet the values
+    if answer >= int(meeting.number):
         raise Wrong(f"Row {answer} works on what an earlier row has made wrong. Look further up.")
+    if answer > int(wrong.number):
+        raise Wrong(
+            f"Row {answer} is not reached by the mistake: what it works on is right. The mistake "
+            f"is further up."
+        )
     return (
-        f"Row {wrong.number}, {wrong.operation}{wrong.arguments}: the values are cut from the "
-        f"buffer, where queries and keys are viewed per token and then swapped."
+        f"Row {wrong.number}, {wrong.operation}{wrong.arguments}: the row of numbers in memory is "
+        f"cut into heads, where queries and keys are viewed per token and then swapped."
     )
 
 

@@ -90,7 +90,7 @@ def _walk(module, x, way, nudge=None):
 
 
 def _split(module, projected, way):
-    if way == "view":  # straight to (batch, num_heads, tokens, head_dim): cuts the buffer
+    if way == "view":  # straight to (batch, num_heads, tokens, head_dim): cuts memory in order
         return projected.reshape(len(projected), module.num_heads, -1, module.head_dim)
     split = module._split(projected)
     return (
@@ -125,7 +125,7 @@ def _note(step, way):
         return "every output number is a mix of its row"
     notes = {
         ("split", "right"): "each head has its own columns of every token",
-        ("split", "view"): "the shape is right, but the buffer is cut: rows are no tokens",
+        ("split", "view"): "the shape is right, but memory is cut in order: rows are no tokens",
         ("split", "none"): "each block is one token, its rows are heads",
         ("attend", "right"): "each row is now a mix over the tokens of its head",
         ("attend", "view"): "each row is now a mix over pieces of a few tokens",
