@@ -84,7 +84,7 @@ def draw_heat_map(
     """Draw one heat map on a matplotlib Axes; arguments as for `heat_map`."""
     shown = values if hidden is None else values.masked_fill(hidden, 0.0)
     low, high = limits or _limits(shown)
-    image = ax.imshow(shown, cmap=SIGNED if low < 0 else WEIGHTS, vmin=low, vmax=high)
+    image = ax.imshow(shown.numpy(), cmap=SIGNED if low < 0 else WEIGHTS, vmin=low, vmax=high)
     ax.set_aspect("auto")
     ax.set_xticks(range(len(columns)), columns, rotation=0 if _short(columns) else 45)
     ax.set_yticks(range(len(rows)), rows)
