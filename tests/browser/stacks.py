@@ -116,10 +116,11 @@ class Server:
         page.wait_for_selector("#jp-main-statusbar >> text=| Idle", timeout=SECONDS * 1000)
         page.click(".lm-MenuBar-itemLabel:text-is('Run')")
         page.click(".lm-Menu-itemLabel:text-is('Run All Cells')")
-        # A finished cell takes the focus; keys that come before would be lost.
+        # A finished cell takes the focus; keys that come before would be lost. The last number
+        # is the one to wait for: a folded cell has none.
         page.wait_for_function(
-            "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]"
-            ".every(prompt => /\\d/.test(prompt.textContent))"
+            "/\\d/.test([...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]"
+            ".at(-1).textContent)"
         )
         page.wait_for_timeout(500)
 
