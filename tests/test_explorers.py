@@ -2,6 +2,7 @@
 
 import base64
 import functools
+import html
 import random
 import re
 import warnings
@@ -19,7 +20,7 @@ from attention_course.explorers import split as split_file
 from attention_course.explorers import word_order as word_order_file
 from attention_course.explorers.explorer import WIDGET_VIEW
 from attention_course.explorers.parts import check_heads, untrained
-from attention_course.figures import explored
+from attention_course.figures import explored, sheet
 
 NAMES = ["query", "mask", "heads", "split", "shapes", "word_order"]
 
@@ -28,6 +29,7 @@ NAMES = ["query", "mask", "heads", "split", "shapes", "word_order"]
 def _loud(monkeypatch):
     monkeypatch.setattr(Explorer, "raise_errors", True)
     monkeypatch.setattr(split_file, "MEASURE_SECONDS", 0.01)
+    monkeypatch.setattr(sheet, "DPI", 72)  # the same pictures with fewer pixels, in half the time
 
 
 def make(name, **state):
@@ -57,7 +59,7 @@ def shown(explorer):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bundle_holds_view_picture_and_a_fixed_line(name):
-    explorer = make(name)
+    explorer = starting(name)
     data, metadata = explorer._repr_mimebundle_()
     assert data[WIDGET_VIEW]["model_id"] == explorer._box.model_id
     assert base64.b64decode(data["image/png"]) == explorer.picture.png()
@@ -70,7 +72,7 @@ def test_bundle_holds_view_picture_and_a_fixed_line(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_widgets_show_the_picture_with_its_description_and_the_status(name):
-    explorer = make(name)
+    explorer = starting(name)
     place, status = shown(explorer)
     assert base64.b64encode(explorer.picture.png()).decode() in place
     assert 'alt="' in place
@@ -87,7 +89,7 @@ def test_no_deprecated_argument_reaches_a_widget(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_control_has_a_label_and_waits_for_the_end_of_a_drag(name):
-    for control in make(name).controls.values():
+    for control in starting(name).controls.values():
         assert control.description
         assert getattr(control, "continuous_update", False) is False
 
@@ -129,31 +131,32 @@ def move(explorer, name, dice):
 
 def same_as_fresh(explorer):
     """Compare what stands there with a new rendering of the same state."""
+    place, line = shown(explorer)
     try:
         picture, status = explorer.render(explorer.state)
+        drawn = f"base64,{base64.b64encode(picture.png()).decode()}"
+        assert html.escape(status) in line
     except Impossible as reason:
         picture, status = explored.sentence(str(reason)), str(reason)
+        drawn = html.escape(status)
+    assert drawn in place
     assert status == explorer.status
     assert picture.description == explorer.picture.description
-    assert picture.png() == explorer.picture.png()
 
 
 def test_walk_of_300_changes_draws_what_a_fresh_rendering_draws():
     dice = random.Random(20)
     all_of_them = [make(name) for name in NAMES]
-    stops = 0
-    for change in range(1, 301):
+    changes = 0
+    while changes < 300:
         explorer = dice.choice(all_of_them)
         name = dice.choice(list(explorer.controls))
         if explorer.controls[name].disabled:
             continue
         move(explorer, name, dice)
-        if change % 10 == 0:
+        changes += 1
+        if changes % 10 == 0:
             same_as_fresh(explorer)
-            stops += 1
-    assert stops >= 25
-    for explorer in all_of_them:
-        same_as_fresh(explorer)
 
 
 # --- Sentences in the picture's place -------------------------------------------------------
