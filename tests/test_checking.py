@@ -344,7 +344,10 @@ def test_one_endless_call_is_cut_off(monkeypatch):
         while True:
             pass
 
-    assert "nothing was judged" in str(check_attention(misbehaving(endless)))
+    report = check_attention(misbehaving(endless))
+    assert "not checked" in report.headline
+    with pytest.raises(AssertionError, match="nothing was judged"):
+        report.raise_if_wrong()
 
 
 # --- the command ----------------------------------------------------------------------------

@@ -141,10 +141,30 @@ class TurnedAndScaled(Plain):
         return self.o(self.merge(context))
 
 
+class CentredTokens(Plain):
+    def forward(self, x):
+        return super().forward(x - x.mean(dim=1, keepdim=True))
+
+
+class OneHeadMasked(Plain):
+    def hide(self, scores):
+        hidden = torch.zeros(scores.shape, dtype=torch.bool)
+        hidden[:, 0] = causal_mask(scores.shape[-1])
+        return scores.masked_fill(hidden, -torch.inf)
+
+
+class ShallowMask(Plain):
+    def hide(self, scores):
+        return scores + torch.full(scores.shape[-2:], -8.0).triu(1)
+
+
 @pytest.mark.parametrize(
     ("module", "code", "said"),
     [
-        (AddedMask, "future-visible", "a mask of 0 and 1 is added"),
+        (CentredTokens, "future-visible", "the weights hide the future"),
+        (OneHeadMasked, "future-visible", "in 3 of 12 heads"),
+        (ShallowMask, "future-visible", "holds -8 above the diagonal"),
+        (AddedMask, "future-visible", "holds 0 above the diagonal and 1 below is added"),
         (FilledAfter, "not-normalised", "changed after the softmax"),
         (FarPastHidden, "future-visible", "hides other pairs"),
         (TurnedWeights, "softmax-axis", "The softmax runs along the last axis"),
@@ -217,11 +237,38 @@ class DroppedScores(Plain):
         return self.drop(super().scores(q, k))
 
 
+class FixedGrid(Plain):
+    """Learned places for 16 patches of an image, no more and no fewer."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.grid = nn.Parameter(torch.zeros(16, d_model))
+
+    def forward(self, x):
+        return super().forward(x + self.grid)
+
+    def hide(self, scores):
+        return scores
+
+
+class TopThree(Plain):
+    def hide(self, scores):
+        least = scores.topk(min(3, scores.shape[-1])).values[..., -1:]
+        return scores.masked_fill(scores < least, -torch.inf)
+
+
+class NoLayers(nn.Module):
+    def forward(self, q, k, v):
+        return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+
 @pytest.mark.parametrize(
     ("module", "note"),
     [
         (InADataclass, None),
         (Given, "two-way"),
+        (FixedGrid(24, 4), "two-way"),
+        (TopThree, None),
         (RefusesTraining, "training"),
         (GrowingCache, "cache"),
         (OneProjection, "one-projection"),
@@ -244,3 +291,37 @@ class OneTokenMore(Plain):
 def test_a_module_that_adds_a_token_cannot_be_checked():
     with pytest.raises(ValueError, match="6 tokens for 5"):
         check_attention(OneTokenMore)
+
+
+def test_a_module_without_layers_is_judged_at_a_width_that_is_said():
+    assert check_attention(NoLayers(), d_model=24).ok
+
+
+def test_inference_mode_and_autocast_of_the_caller_do_not_matter():
+    module = Plain(24, 4)
+    with torch.inference_mode():
+        assert check_attention(module).ok
+        assert check_attention(Plain).ok
+        assert torch.is_inference_mode_enabled()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert check_attention(module).ok
+
+
+class Leaves(Plain):
+    def forward(self, x):
+        raise SystemExit(3)
+
+
+def test_a_module_that_ends_the_program_is_a_finding():
+    report = check_attention(Leaves)
+    assert codes(report) == ["crash"]
+    assert "sys.exit()" in report.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"num_heads": "4"}, "num_heads"), ({"d_model": 0}, "d_model"), ({"causal": "yes"}, "causal")],
+)
+def test_arguments_of_another_kind_are_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        check_attention(Plain, **wrong)

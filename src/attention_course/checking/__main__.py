@@ -25,6 +25,8 @@ def main(arguments=None):
         print(f"could not check: {error}", file=sys.stderr)
         return 2
     print(report)
+    if not report.judged:
+        return 2
     return 0 if report.ok else 1
 
 

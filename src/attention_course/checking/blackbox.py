@@ -6,7 +6,8 @@ from dataclasses import replace
 import torch
 
 from . import calling
-from .calling import wants_cuda
+from .calling import is_mask, told, wants_cuda
+from .flow import outputs
 from .guard import copy_module, reachable
 from .report import Finding, listed
 from .scores import wrong_axis
@@ -22,7 +23,7 @@ def crash(s):
         return Finding(
             "crash",
             f"It works for a batch of {s.sizes.batch} and fails for a batch of {wrong}: "
-            f"{calling.told(error) if error else 'the shape is wrong'}. Read the batch size "
+            f"{told(error) if error else 'the shape is wrong'}. Read the batch size "
             f"from x.shape, at each call.",
         )
     if s.settings:
@@ -50,15 +51,15 @@ def _crashed(s):
     if isinstance(s.error, calling.NoTensor):
         return Finding("crash", f"{s.error}, without a tensor in it. Return the context.")
     if wants_cuda(s.error):
-        return Finding("crash", f"forward fails: {calling.told(s.error)}")
+        return Finding("crash", f"forward fails: {told(s.error)}")
     if width := _narrow(s):
         return Finding(
             "width",
             f"The layers make {width} numbers of {sizes.d_model}, and forward fails: "
-            f"{calling.told(s.error)}. Merge the heads to the width of the layers' output, "
+            f"{told(s.error)}. Merge the heads to the width of the layers' output, "
             f"num_heads * head_dim, not to the width of the input.",
         )
-    return Finding("crash", f"forward fails on {given}: {calling.told(s.error)}")
+    return Finding("crash", f"forward fails on {given}: {told(s.error)}")
 
 
 def _narrow(s):
@@ -81,7 +82,13 @@ def length(s):
     if "tokens" in s.failed:
         wrong, error = s.failed["tokens"]
         if isinstance(error, AssertionError | ValueError):
-            s.note("length", f"forward refuses {wrong} tokens: {calling.told(error)}")
+            s.note("length", f"forward refuses {wrong} tokens: {told(error)}")
+            return None
+        if not _triangle(s):
+            s.tell(
+                f"lengths other than {s.sizes.tokens} not judged: {wrong} tokens fail "
+                f"({told(error) if error else 'the output has another length'})"
+            )
             return None
         return _length(s, s.sizes.tokens, wrong, error)
     context = s.sizes.context or 10**9
@@ -93,7 +100,7 @@ def length(s):
         try:
             shape = s.look(s.draw(9, tokens=tokens), module=s.unused()).shape
         except (AssertionError, ValueError) as error:
-            s.note("length", f"forward refuses {tokens} tokens: {calling.told(error)}")
+            s.note("length", f"forward refuses {tokens} tokens: {told(error)}")
             continue
         except Exception as error:
             return _length(s, s.sizes.tokens, tokens, error)
@@ -102,8 +109,15 @@ def length(s):
     return _one_sentence(s)
 
 
+def _triangle(s):
+    """Whether a causal mask is kept or made; else a fixed length, as of images, may be meant."""
+    if calling.find_mask_size(s.original):
+        return True
+    return any(is_mask(kept.value) for call in s.capture(s.x).calls for kept in outputs(call))
+
+
 def _length(s, right, wrong, error):
-    why = calling.told(error) if error else "the output has another length"
+    why = told(error) if error else "the output has another length"
     advice = "Take the sizes from x.shape at each call."
     if wrong < right:
         advice = "Cut the mask to the current length: mask[:tokens, :tokens]."
@@ -122,7 +136,7 @@ def _one_sentence(s):
         return Finding(
             "crash",
             f"It works for a batch of {s.sizes.batch} and fails for a batch of 1: "
-            f"{calling.told(error)}. A squeeze() without an axis also removes the batch.",
+            f"{told(error)}. A squeeze() without an axis also removes the batch.",
         )
     if shape[:2] == (1, s.sizes.tokens):
         return None
@@ -191,11 +205,11 @@ def backward_fails(s):
     except Exception as error:
         s.trains_alike = False
         if isinstance(error, AssertionError):
-            s.note("training", f"forward refuses training mode: {calling.told(error)}")
+            s.note("training", f"forward refuses training mode: {told(error)}")
             return None
         return Finding(
             "crash",
-            f"It works in evaluation mode and fails in training mode: {calling.told(error)}",
+            f"It works in evaluation mode and fails in training mode: {told(error)}",
         )
     _ = s.slopes
     if s.backward_error is None or "input-changed" in s.found:
@@ -203,7 +217,7 @@ def backward_fails(s):
     return Finding(
         "crash",
         f"forward runs and backward fails, so it cannot be trained: an operation in place "
-        f"changes numbers that the gradient needs. {calling.told(s.backward_error)}",
+        f"changes numbers that the gradient needs. {told(s.backward_error)}",
     )
 
 

@@ -222,9 +222,13 @@ def lazy(parameter):
 
 def find_context(module):
     """The longest input that the module takes, from its square mask or an attribute, or None."""
+    return find_mask_size(module) or _attribute(module, _CONTEXTS)
+
+
+def find_mask_size(module):
+    """The size of the smallest square mask that the module keeps, or None."""
     tensors = [*module.buffers(), *(t for _, t in reachable(module) if isinstance(t, torch.Tensor))]
-    squares = [t.shape[-1] for t in tensors if is_mask(t)]
-    return min(squares) if squares else _attribute(module, _CONTEXTS)
+    return min((t.shape[-1] for t in tensors if is_mask(t)), default=None)
 
 
 def is_mask(tensor):

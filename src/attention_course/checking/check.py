@@ -113,6 +113,11 @@ def check_attention(module_or_factory, num_heads=None, causal=None, d_model=None
     the check runs a copy, in float32 with random weights, and cuts it off after ten seconds.
     Raises ValueError where the module cannot be made or called in a way that the check knows.
     """
+    for name, size in (("num_heads", num_heads), ("d_model", d_model)):
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise ValueError(f"{name} must be a whole number, 1 or more, but is {size!r}.")
+    if causal not in (True, False, None):
+        raise ValueError(f"causal must be True, False or None, but is {causal!r}.")
     with untouched():
         module, d_model, num_heads = build(module_or_factory, d_model, num_heads)
         report = Report(subject=type(module).__name__)
@@ -121,6 +126,7 @@ def check_attention(module_or_factory, num_heads=None, causal=None, d_model=None
                 subject = Subject(module, d_model, num_heads, causal, clock)
                 _split_widths(module_or_factory, subject)
             except TimeUp:
+                report.judged = False
                 report.cannot_tell.append(
                     f"stopped after {SECONDS} seconds, before one call was done: nothing was judged"
                 )

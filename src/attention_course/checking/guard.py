@@ -63,6 +63,8 @@ def untouched():
             warnings.catch_warnings(),
             contextlib.redirect_stdout(quiet),
             contextlib.redirect_stderr(quiet),
+            torch.inference_mode(False),
+            torch.autocast("cpu", enabled=False),
         ):
             warnings.simplefilter("ignore")
             torch.set_grad_enabled(True)

@@ -34,7 +34,7 @@ def wrong_values(s):
 def _note_one_projection(s):
     for core in s.cores:
         one = _same_numbers(core.queries, core.keys) and _same_numbers(core.keys, core.values)
-        if one and "wrong-pair" not in s.found:
+        if one and s.weights:
             s.note(
                 "one-projection",
                 "Queries, keys and values are the numbers of one projection: each score is the "

@@ -35,13 +35,14 @@ class Report:
 
     ok: True where nothing wrong was found. findings: the faults, causes first. notes: what is
     good to know and no fault. cannot_tell: sentences on what was not judged, and why.
-    subject: what was checked, in words.
+    subject: what was checked, in words. judged: False where time was up before the first test.
     """
 
     findings: list = field(default_factory=list)
     notes: list = field(default_factory=list)
     cannot_tell: list = field(default_factory=list)
     subject: str = ""
+    judged: bool = True
 
     @property
     def ok(self):
@@ -49,13 +50,15 @@ class Report:
 
     def raise_if_wrong(self):
         """Raise AssertionError with the findings, for use in tests; return the report if ok."""
-        if not self.ok:
+        if not self.ok or not self.judged:
             raise AssertionError(str(self))
         return self
 
     @property
     def headline(self):
-        if self.ok:
+        if not self.judged:
+            text = "not checked"
+        elif self.ok:
             text = "nothing wrong found"
         else:
             count = len(self.findings)

@@ -208,7 +208,9 @@ def scale(s):
         if abs(slope - 1) < 0.01 and a.fused is None and (divided_after(a) or 1) < 0.99:
             continue  # the factor stands after the softmax, and is reported there
         if abs(slope - 1) < 0.01 and _biased(a):
-            s.tell("scale not judged, because a bias by position is added to undivided scores")
+            s.tell(
+                "scale not judged, because more than a factor stands between products and softmax"
+            )
             continue
         origins = [s.flow.origin(*operand) for operand in a.operands[:2]]
         turned = [_turn(s.flow, *operand) for operand in a.operands[:2]]

@@ -206,6 +206,8 @@ class Subject:
         before = read_settings()
         try:
             return self.way(module, x, masks)
+        except SystemExit as error:
+            raise RuntimeError("forward ends the program by sys.exit()") from error
         finally:
             after = read_settings()
             if after != before:

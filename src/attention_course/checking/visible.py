@@ -20,7 +20,11 @@ def future_visible(s):
         return None
     if kind not in ("all", "some", "window"):
         return None
-    intent = s.causal is True or (s.causal is None and (kind == "some" or s.mask_in_sight))
+    sight = s.mask_in_sight or (kind == "some" and not s.cores)
+    intent = s.causal is True or (s.causal is None and sight)
+    if kind == "some" and not intent and s.causal is None:
+        s.tell("causal or not was not judged: some future pairs are seen, and no mask is in sight")
+        return None
     if kind == "all" and not intent:
         if s.causal is None and not s.way.masks:
             s.note("two-way", "Every token sees every other, and no mask is in sight: two-way.")
@@ -68,6 +72,8 @@ def _why_visible(s):
             f"the result of {name} is thrown away{where}. {name} returns a new "
             f"tensor: use {name}_ or keep the result, scores = scores.{name}(...)."
         )
+    if beside := _beside_the_mask(s):
+        return beside
     for core in square(s):
         if core.fused is not None:
             mask = fused_mask(core.fused)
@@ -81,10 +87,11 @@ def _why_visible(s):
         if core.scores is None:
             continue
         names = {s.flow.calls[at].name for at in core.path}
-        if _added_mask(s, core):
+        if added := _added_mask(s, core):
             return (
-                "a mask of 0 and 1 is added to the scores, which moves them by 1 and hides "
-                "nothing. Use masked_fill(mask, float('-inf'))."
+                f"a mask that holds {added[0]:.3g} above the diagonal and {added[1]:.3g} below is "
+                f"added to the scores, which hides nothing there. -inf is wanted above and 0 "
+                f"below: use masked_fill(mask, float('-inf'))."
             )
         if (core.scores < -1e3).any():
             return (
@@ -115,14 +122,33 @@ def _why_visible(s):
 
 
 def _added_mask(s, core):
-    """Whether a triangle of two finite numbers is added between the products and the softmax."""
+    """(above, below) of a triangle that is added to the scores and does not hide, or None."""
     for at in core.path:
         call = s.flow.calls[at]
         if call.name in ("add", "add_", "sub", "sub_", "rsub"):
             for kept in call.inputs:
-                if is_mask(kept.value) and kept.value.isfinite().all() and kept.value.min() > -100:
-                    return True
-    return False
+                if is_mask(kept.value) and kept.value[..., 0, -1].max() > -100:
+                    return kept.value[..., 0, -1].max().item(), kept.value[..., -1, 0].max().item()
+    return None
+
+
+def _beside_the_mask(s):
+    """What to say where the weights of all heads, or of some, hide the future; or None."""
+    leaks = [
+        (core.weights.abs() > 1e-12).triu(1).flatten(-2).any(dim=-1).flatten() for core in square(s)
+    ]
+    if not leaks or torch.cat(leaks).all() or DISTURBED & set(s.found):
+        return None
+    heads = torch.cat(leaks)
+    if heads.any():
+        return (
+            f"the mask hides the future in {int((~heads).sum())} of {len(heads)} heads (counted "
+            f"over all sentences) and not in the others. Mask the scores of each head."
+        )
+    return (
+        "the weights hide the future, so it comes by another way: something beside the attention "
+        "mixes tokens, such as a mean, a norm or a difference over the tokens' axis."
+    )
 
 
 def _fill(core):
@@ -220,7 +246,7 @@ def visible_pairs(s):
     for flow_cores in s.both_cores:
         for core in flow_cores:
             if core.weights.shape[-2:] == seen.shape:
-                seen |= _seen(s, core).flatten(0, -3).any(dim=0).cpu()
+                seen |= _seen(s, core).reshape(-1, *seen.shape).any(dim=0).cpu()
     turned = any(core.turned or core.last_axis for core in cores)
     if turned and "softmax-axis" in s.found and not seen.tril(-1).any():
         return seen.T  # the weights were turned over, and the mask with them
@@ -270,8 +296,8 @@ def mask_in_sight(s):
     for path, thing in reachable(s.original):
         if isinstance(thing, torch.Tensor) and is_mask(thing):
             return f"the attribute {path}"
-    for call in s.flow.calls:
-        if call.name in ("tril", "triu", "masked_fill", "masked_fill_"):
+    for call, again in zip(s.flow.calls, s.flows[1].calls, strict=False):
+        if call.name in ("tril", "triu", "masked_fill", "masked_fill_") and _fixed(call, again):
             return f"{call.name} in `{call.line}`" if call.line else call.name
     if any(getattr(part, n, None) is True for part in s.original.modules() for n in _FLAGS):
         return "the attribute causal = True"
@@ -285,6 +311,12 @@ def mask_in_sight(s):
 
 
 _FLAGS = ("causal", "is_causal", "masked", "use_mask", "use_causal_mask", "mask", "autoregressive")
+
+
+def _fixed(call, again):
+    """Whether a mask is the same for two inputs: one that is made of the scores hides no future."""
+    masks = [[k.value for k in c.inputs if not k.value.is_floating_point()] for c in (call, again)]
+    return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(*masks, strict=False))
 
 
 def _constant_above(s, core):
