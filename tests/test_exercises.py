@@ -144,7 +144,6 @@ def test_a_wrong_answer_is_told_what_is_wrong(name, old, new, words):
         lambda: 1,
         lambda *inputs: "word",
     ],
-    ids=str,
 )
 def test_no_answer_raises_an_error(name, answer):
     assert not EXERCISES[name].verdict(answer).passed
