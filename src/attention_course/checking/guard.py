@@ -69,6 +69,7 @@ def untouched():
             warnings.simplefilter("ignore")
             torch.set_grad_enabled(True)
             torch.set_default_dtype(torch.float32)
+            torch.set_num_threads(1)  # small sizes: threads cost more than they bring
             yield
     finally:
         write_settings(settings)
