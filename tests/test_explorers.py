@@ -228,6 +228,16 @@ def test_twelve_words_letters_unknown_to_the_font_and_dollar_signs_are_drawn():
         ).picture.png()
 
 
+@pytest.mark.parametrize("word", ["W" * 20, "@" * 9, "i" * 20, "elephants", "dogs", "…"])
+def test_a_wide_word_is_cut_where_its_room_ends_and_a_narrow_one_is_not(word):
+    cut = sheet.drawable(word, 3, room=56)
+    drawn = sheet.Sheet(100)
+    drawn.text(0, 50, cut, 12)
+    assert drawn.ax.texts[0].get_window_extent().width * 96 / sheet.DPI < 59
+    assert cut in (word, word[: len(cut) - 1] + "…")
+    assert (cut == word) == (len(word) < 9)
+
+
 # --- Errors ---------------------------------------------------------------------------------
 
 

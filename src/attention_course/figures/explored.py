@@ -63,7 +63,7 @@ def _bars(sheet, left, right, values, top=29, step=21):
 
 
 def _largest_weight(sheet, divided, size, curves):
-    left, right, top, bottom = 292, 480, 312, 442
+    left, right, bottom = 292, 480, 442
     sheet.title(238, 290, "largest of 11 weights")
     sheet.text(396, 290, "random vectors", 11.5, color=FAINT)
     last = math.log2(max(curves[True]))
@@ -87,9 +87,7 @@ def _largest_weight(sheet, divided, size, curves):
         if chosen:
             x, y = place(size, curves[kind][size])
             sheet.ax.plot([x], [y], "o", ms=10, mfc="none", mec=INK, mew=1.5)
-            sheet.text(
-                x, y - 14 if y > top + 20 else y + 16, f"{curves[kind][size]:.2f}", 12, "center"
-            )
+            sheet.text(x, y - 14, f"{curves[kind][size]:.2f}", 12, "center")
 
 
 def mask(words, weights, hidden, dropped, moved, disturbed):
@@ -148,7 +146,8 @@ def heads(weights, d_model, chosen, followed, words):
     num_heads, tokens, _ = weights.shape
     head_dim = d_model // num_heads
     sheet = Sheet(570)
-    sheet.title(20, 16, f"d_model {d_model} = {num_heads} heads × {head_dim} (head_dim)")
+    plural = "" if num_heads == 1 else "s"
+    sheet.title(20, 16, f"d_model {d_model} = {num_heads} head{plural} × {head_dim} (head_dim)")
     sheet.text(
         20,
         38,
@@ -309,12 +308,13 @@ def shapes(numbers, names, reach_query, reach_input, title, note):
     sheet.text(20, 37, ", ".join(f"{n} {s}" for n, s in zip(names, numbers.shape, strict=True)))
     sheet.text(20, 58, note, 11.5, color=FAINT)
     numbered = numbers.numel() <= MOST_NUMBERS and wide >= 20
+    kind = names[1].removeprefix("num_").rstrip("s")  # of a block: head or token
     for b in range(batch):
         for k in range(blocks):
             x = 58 + k % across * block[0]
             y = 92 + b * (lines * block[1] + 12) + k // across * block[1]
             if blocks > 1:
-                sheet.text(x, y - 9, f"{names[1].removeprefix('num_').rstrip('s')} {k}", 11)
+                sheet.text(x, y - 9, f"{kind} {k}" if block[0] > 52 else str(k), 11)
             _block(sheet, x, y, (wide, high), *[part[b, k] for part in blocked], numbered)
         middle = 92 + b * (lines * block[1] + 12) + (lines * block[1] - 24) / 2
         sheet.text(22, middle, f"batch {b}", 11.5, "center", rotation=90)
@@ -362,7 +362,7 @@ def word_order(first, second, differences, rounding):
     first, second: (words, weights (tokens, tokens), hidden or None). differences: {word: size};
     sizes below `rounding` are rounding.
     """
-    words = [drawable(word, i + 1, longest=7) for i, word in enumerate(first[0])]
+    words = [drawable(word, i + 1, room=56) for i, word in enumerate(first[0])]
     tokens = len(words)
     high = max(17, min(36, 190 // tokens))
     top = 52 + 8 * max(map(len, words)) if turned(words, 178 / tokens) else 56

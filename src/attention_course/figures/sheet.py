@@ -111,14 +111,29 @@ def short_number(number, decimals, room=3.0):
     return text.replace("0.", ".", 1) if room < 2.6 and abs(number) < 1 else text
 
 
-def drawable(word, place, longest):
-    """Return a word as the picture can write it: cut short, or "word 3" without its letters."""
+def drawable(word, place, room):
+    """Return a word cut to `room` pixels at size 12, or "word 3" where the font lacks letters."""
     if not all(ord(letter) in _letters() for letter in word):
         return f"word {place}"
-    return word if len(word) <= longest else word[: longest - 1] + "…"
+    if _width(word) <= room:
+        return word
+    kept = next(n for n in range(len(word) - 1, -1, -1) if _width(word[:n] + "…") <= room)
+    return word[:kept] + "…"
+
+
+def _width(text):
+    """Return how many pixels wide a text of size 12 is."""
+    font = _font()
+    font.set_size(9, 96)  # points, dots per inch
+    font.set_text(text)
+    return font.get_width_height()[0] / 64
+
+
+@lru_cache
+def _font():
+    return ft2font.FT2Font(font_manager.findfont(font_manager.FontProperties()))
 
 
 @lru_cache
 def _letters():
-    path = font_manager.findfont(font_manager.FontProperties())
-    return frozenset(ft2font.FT2Font(path).get_charmap())
+    return frozenset(_font().get_charmap())
