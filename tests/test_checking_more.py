@@ -141,6 +141,24 @@ class TurnedAndScaled(Plain):
         return self.o(self.merge(context))
 
 
+class ZeroedAfterByHand(Plain):
+    def hide(self, scores):
+        return scores
+
+    def soften(self, scores):
+        shares = scores.exp()
+        shares = shares / shares.sum(dim=-1, keepdim=True)
+        return shares * torch.ones(scores.shape[-2:]).tril()
+
+
+class DividedByTheWholeSum(Plain):
+    def hide(self, scores):
+        return scores
+
+    def soften(self, scores):
+        return scores.exp() / scores.exp().sum()
+
+
 class CentredTokens(Plain):
     def forward(self, x):
         return super().forward(x - x.mean(dim=1, keepdim=True))
@@ -161,6 +179,8 @@ class ShallowMask(Plain):
 @pytest.mark.parametrize(
     ("module", "code", "said"),
     [
+        (ZeroedAfterByHand, "not-normalised", "set to zero after the softmax"),
+        (DividedByTheWholeSum, "softmax-axis", "queries and keys together"),
         (CentredTokens, "future-visible", "the weights hide the future"),
         (OneHeadMasked, "future-visible", "in 3 of 12 heads"),
         (ShallowMask, "future-visible", "holds -8 above the diagonal"),
@@ -325,3 +345,15 @@ def test_a_module_that_ends_the_program_is_a_finding():
 def test_arguments_of_another_kind_are_refused(wrong, said):
     with pytest.raises(ValueError, match=said):
         check_attention(Plain, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("thing", "sizes", "said"),
+    [
+        (Plain, {"d_model": 25, "num_heads": 4}, "4 heads cannot share d_model = 25"),
+        (Plain(24, 4), {"d_model": 25}, "its layers take 24"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_not_blamed_on_the_module(thing, sizes, said):
+    with pytest.raises(ValueError, match=said):
+        check_attention(thing, **sizes)

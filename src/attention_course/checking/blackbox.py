@@ -373,7 +373,7 @@ def batch_mixed(s):
         return None
     s.mixed = moved
     if s.layout_mixes_batch or any(
-        wrong_axis(s, core) in ("batch", "batch or heads") for core in s.cores
+        (wrong_axis(s, core) or "").startswith("batch") for core in s.cores
     ):
         return None  # the layout or the softmax is the cause, and is reported as such
     swapped = replace(s.way, layout="tokens first")

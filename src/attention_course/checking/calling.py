@@ -62,6 +62,11 @@ def build(thing, d_model, num_heads):
             f"check_attention takes a module such as MyAttention(24, 4), or a function "
             f"f(d_model, num_heads) that makes one, but got {_describe(thing)}."
         )
+    if d_model and num_heads and d_model % num_heads:
+        raise ValueError(
+            f"{num_heads} heads cannot share d_model = {d_model}: choose a multiple, such as "
+            f"d_model = {6 * num_heads}."
+        )
     width, heads = _choose(d_model, num_heads)
     if isinstance(thing, type):
         module = build_class(thing, width, heads)

@@ -83,9 +83,10 @@ def _core(flow, product, side):
         width *= score.axis_size(letter)
     into = None if soft is None else flow.calls[soft].inputs[0].value
     out = None
-    if soft is not None and flow.calls[soft].name != "exp":
-        out = outputs(flow.calls[soft])[0].value
     raw = product.values[side]
+    if soft is not None:
+        by_hand = flow.calls[soft].name == "exp"
+        out = _divided(flow, path, soft, raw) if by_hand else outputs(flow.calls[soft])[0].value
     turned = _turned(out, raw)
     names = {flow.calls[at].name for at in path}
     if soft is None and not names & POSITIVE:
@@ -114,6 +115,17 @@ def _core(flow, product, side):
         last_axis=out is not None and bool((out.sum(-1) - 1).abs().max() < 1e-3),
         softmaxes=sum(flow.calls[at].name in SOFT for at in path),
     )
+
+
+def _divided(flow, path, soft, like):
+    """What a softmax written by hand gives: an exp, divided by its sums; or None."""
+    for at in path:
+        value = outputs(flow.calls[at])[0].value if outputs(flow.calls[at]) else None
+        if at > soft and value is not None and value.shape == like.shape:
+            sums = [value.sum(axis) for axis in range(value.dim())]
+            if any((total - 1).abs().max() < 1e-3 for total in sums):
+                return value
+    return None
 
 
 def _result(flow, product):

@@ -226,7 +226,7 @@ def _in_place(s, letter, weight, rows):
         return any(id(weight) in s.flow.leaves(*o) for pair in operands for o in pair)
     for core in s.cores:
         ids = [_source_ids(s, operand) for operand in core.operands]
-        fused = [_rows_of(core, name) for name in ("queries", "keys", "values")]
+        fused = [core.queries, core.keys, core.values]
         if letter in "qk" and _same_numbers(fused[0], fused[1]):
             return False
         if any(_same_numbers(fused[a], fused[2]) for a in (0, 1)):
@@ -241,10 +241,6 @@ def _in_place(s, letter, weight, rows):
         if any(given) or not all(ids):
             return False
     return True
-
-
-def _rows_of(core, name):
-    return getattr(core, name)
 
 
 def _same_numbers(first, second):
@@ -373,8 +369,8 @@ def not_registered(s):
     if plain:
         return Finding(
             "not-registered",
-            f"self.{listed(plain)} is a weight in a plain tensor: parameters() does not give "
-            f"it. Wrap it as nn.Parameter(...), an attribute of its own.",
+            f"{listed([f'self.{path}' for path in plain])}: a weight in a plain tensor, which "
+            f"parameters() does not give. Wrap it as nn.Parameter(...), an attribute of its own.",
         )
     return _foreign(s, owned)
 

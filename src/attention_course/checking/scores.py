@@ -151,6 +151,8 @@ def wrong_axis(s, core):
         return None
     if sums_to_one(weights.flatten(-2), -1):
         return "queries and keys together"
+    if abs(weights.sum().item() - 1) < 1e-3:
+        return "batch, heads, queries and keys together"
     for axis in range(weights.dim() - 1):
         if sums_to_one(weights, axis) and weights.shape[axis] > 1:
             return _axis_name(s, weights, axis)

@@ -74,7 +74,7 @@ class Subject:
                     if self._works(way, sizes, dtype):
                         return
         sizes = calling.choose_sizes(candidates[0], heads, context)
-        self._at_full_length(sizes, candidates)
+        self._at_full_length(sizes, candidates, d_model)
 
     def _works(self, way, sizes, dtype):
         """Whether the way gives an output of the right shape; if so, get ready to use it."""
@@ -120,7 +120,7 @@ class Subject:
         calling.randomise(self.pristine, self.sizes.d_model, seed=1)
         self.module = copy_module(self.pristine)
 
-    def _at_full_length(self, sizes, candidates):
+    def _at_full_length(self, sizes, candidates, given):
         """Nothing worked: does the longest input, or another batch?"""
         # the width that gets past the first layer tells most about what is wrong
         first = [t for t in self.tried if t[1] == self.tried[0][1]]
@@ -142,12 +142,17 @@ class Subject:
                         self.failed[what] = (getattr(sizes, what), error)
                         return
         self.error, self.shape, self.sizes = error, shape, sizes
-        self._refuse_other_inputs()
+        self._refuse_other_inputs(given)
         self.module = self.pristine = None
 
-    def _refuse_other_inputs(self):
+    def _refuse_other_inputs(self, given):
         """Raise CannotCheck where forward wants something else than tokens."""
         text, name = str(self.error), type(self.original).__name__
+        own = calling.widths(self.original, None)
+        if given is not None and own and given not in own:
+            raise CannotCheck(
+                f"{name} fails at d_model = {given}, which was asked for: its layers take {own[0]}."
+            )
         if self.shape and self.shape[1][-2:-1] == (self.sizes.tokens + 1,):
             raise CannotCheck(
                 f"{name} gives {self.sizes.tokens + 1} tokens for {self.sizes.tokens}: it seems to "
