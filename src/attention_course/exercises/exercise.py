@@ -139,7 +139,7 @@ def _told(error, function):
     code = getattr(getattr(function, "forward", function), "__code__", None)
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if code is not None and f.filename == code.co_filename]
-    what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    what = f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
     if not own:
         return f"It stops with {what}."
     number = own[-1].lineno

@@ -9,18 +9,34 @@ from .exercise import Wrong, draw, exercise, numbers, run, same
 @exercise("all_heads", 3, "All heads and their mixing")
 def check_all_heads(answer):
     """x (tokens, d_model), heads [(W_Q, W_K, W_V), …], W_out -> output (tokens, d_model)."""
-    for tokens, num_heads, head_dim in ((5, 3, 4), (7, 2, 3)):
+    for tokens, num_heads, head_dim in ((7, 2, 3), (5, 3, 4)):  # 2 first: no triple of matrices
         d_model = num_heads * head_dim
         # small matrices: no softmax is saturated, so that every mistake shows
         drawn = draw(*[(d_model, head_dim)] * 3 * num_heads, (d_model, d_model), seed=num_heads)
         x, W_out = *draw((tokens, d_model)), drawn.pop() / 2
         heads = [tuple(W / 4 for W in drawn[i : i + 3]) for i in range(0, len(drawn), 3)]
-        output = numbers(run(answer, x, heads, W_out), (tokens, d_model), "tokens, d_model")
+        try:
+            output = run(answer, x, heads, W_out)
+        except Wrong as mistake:
+            raise Wrong(f"{mistake}{_mixing_hint(str(mistake), x, heads)}") from None
+        output = numbers(output, (tokens, d_model), "tokens, d_model")
         contexts = [_context(x, *matrices) for matrices in heads]
         joined = torch.cat(contexts, dim=-1)  # (tokens, d_model)
         if not same(output, joined @ W_out):
             _name_mixing(output, x, heads, contexts, W_out)
-    return "Three heads of width 4 and two of width 3, joined and mixed."
+    return "Two heads of width 3 and three of width 4, joined and mixed."
+
+
+def _mixing_hint(mistake, x, heads):
+    """Return what is probably behind an error, as far as torch's or Python's words tell."""
+    tokens, head_dim = len(x), heads[0][0].shape[-1]
+    if "unpack" in mistake:
+        return " `heads` is a list of triples (W_Q, W_K, W_V), one triple for each head."
+    if "tuple" in mistake:
+        return " `head` returns two things, context and weights: take the first."
+    if any(f"({rows}x{head_dim} and" in mistake for rows in (tokens, tokens * len(heads))):
+        return " W_out meets all heads of a token side by side. Side by side is dim=-1."
+    return ""
 
 
 @exercise("predicted_r2", 3, "Predict R²")
@@ -33,8 +49,14 @@ def check_predicted_r2(answer):
             continue
         rows = "1 row has 1 unit" if heads == 1 else f"{heads} rows have {heads} units"
         asked = f"{questions} questions with {heads} head{'s' * (heads > 1)}"
-        if found > 1:
+        if found > 1 and heads < questions:
+            hint = f"R² is a share and never above 1; here {_units(heads)} shared by {questions} "
+            hint += "questions"
+        elif found > 1:
             hint = "R² is a share: once every question is answered, more heads add nothing"
+        elif found < 0.005 and heads == 1:
+            hint = f"One head does not answer nothing: a blend of {questions} answers still "
+            hint += "explains part of each"
         elif found > right:
             hint = f"{rows} to spend, and {questions} questions have to share"
         else:
@@ -43,29 +65,70 @@ def check_predicted_r2(answer):
     return "One unit for each head, shared by the questions, and never more than 1."
 
 
+def _units(count):
+    return "1 unit is" if count == 1 else f"{count} units are"
+
+
 @exercise("added_by", 3, "What one head adds")
 def check_added_by(answer):
-    """context (5, 4) of head i, W_out (12, 12), i from 0 -> what head i adds, (5, 12)."""
-    context, W_out = draw((5, 4), (12, 12))
-    rows = {i: W_out[4 * i : 4 * i + 4] for i in range(3)}
-    for i in rows:
-        added = numbers(run(answer, context, W_out, i), (5, 12), "tokens, d_model")
-        if same(added, context @ rows[i]):
+    """context (tokens, head_dim) of head i from 0, W_out -> what head i adds, (tokens, d_model)."""
+    for tokens, num_heads, head_dim in ((5, 3, 4), (7, 2, 3)):
+        d_model = num_heads * head_dim
+        context, W_out = draw((tokens, head_dim), (d_model, d_model))
+        for i in range(num_heads):
+            try:
+                added = run(answer, context, W_out, i)
+            except Wrong as mistake:
+                hint = _slicing_hint(answer, context, W_out)
+                raise Wrong(
+                    f"{mistake} {hint} Here {num_heads} heads are {head_dim} wide."
+                ) from None
+            added = numbers(added, (tokens, d_model), "tokens, d_model")
+            _name_rows(added, context, W_out, i)
+    return "Each head has its own rows, for three heads of width 4 and two of width 3."
+
+
+def _slicing_hint(answer, context, W_out):
+    """Return what is probably behind an error: the answer is tried where the mistakes do run."""
+    head_dim = context.shape[-1]
+    trials = {
+        "For i = 0 your slice is empty: heads count from 0.": (W_out, context @ W_out[:head_dim]),
+        "A head owns rows of W_out, not columns.": (
+            W_out[:head_dim],  # so few rows that columns of it meet the context
+            context @ W_out[:head_dim, head_dim : 2 * head_dim],
+        ),
+    }
+    for sentence, (matrix, mistaken) in trials.items():
+        try:
+            found = numbers(run(answer, context, matrix, 1), mistaken.shape, "")
+        except Wrong:
             continue
-        for j in rows:
-            if same(added, context @ rows[j]):
-                raise Wrong(f"For i = {i} these are the rows of head {j}; the heads count from 0.")
-        if same(added, context @ W_out[i : i + 4]):
-            raise Wrong(f"Row {i} is not where head {i} begins: every head before it has 4 rows.")
-        if same(added, context @ W_out[i::3]):
-            raise Wrong("The rows of one head stand together; these are every third row.")
-        if same(added, context @ W_out[:, 4 * i : 4 * i + 4].mT):
-            raise Wrong(
-                "These are columns of W_out, laid on their side. A row of W_out meets a number of "
-                "a head, a column makes an output feature."
-            )
-        raise Wrong(f"The shape is right and the numbers are not, for i = {i}.")
-    return "Rows 0 to 3 for head 0, 4 to 7 for head 1, 8 to 11 for head 2."
+        if same(found, mistaken):
+            return sentence
+    return "A head has as many rows of W_out as it is wide."
+
+
+def _name_rows(added, context, W_out, i):
+    width = context.shape[-1]
+    rows = {j: W_out[width * j : width * (j + 1)] for j in range(len(W_out) // width)}
+    if same(added, context @ rows[i]):
+        return
+    for j in rows:
+        if same(added, context @ rows[j]):
+            raise Wrong(f"For i = {i} these are the rows of head {j}; the heads count from 0.")
+    if same(added, context @ W_out[i : i + width]):
+        raise Wrong(f"Row {i} is not where head {i} begins: every head before it has {width} rows.")
+    every = W_out[i :: len(rows)]
+    if same(added, context @ every):
+        raise Wrong(
+            f"The rows of one head stand together; these are rows {i}, {i + len(rows)} and so on."
+        )
+    if same(added, context @ W_out[:, width * i : width * (i + 1)].mT):
+        raise Wrong(
+            "These are columns of W_out, laid on their side. A head owns rows, not columns: "
+            "a row meets a number of a head, a column makes an output feature."
+        )
+    raise Wrong(f"The shape is right and the numbers are not, for i = {i}.")
 
 
 def _context(x, W_query, W_key, W_value, causal=True, width=None):

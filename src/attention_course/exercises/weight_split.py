@@ -15,6 +15,8 @@ def check_join_weights(answer):
         width = num_heads * head_dim
         joined = run(answer, [_linear(weight) for weight in weights])
         sizes = f"{num_heads} heads of {head_dim}, tokens of {d_model} numbers"
+        if isinstance(joined, nn.Linear):
+            raise Wrong("This is a layer: return its `.weight`.")
         _name_axis(joined, weights, sizes)
         joined = numbers(joined, (width, d_model), f"out, in; here {sizes}")
         by_number = torch.stack(weights, dim=1).flatten(0, 1)  # number 1 of each head first

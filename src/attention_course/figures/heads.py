@@ -18,6 +18,7 @@ def head_grid(attention, title):
     side = tokens + 1
     mosaic = framed.transpose(1, 2).reshape(layers * side, heads * side)[:-1, :-1]
     figure = Figure(figsize=(0.9 + 0.75 * heads, 1 + 0.62 * layers), layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.15)  # inches: room for the title at the upper edge
     ax = figure.subplots()
     ax.set_facecolor("#bbbbbb")  # the gaps, where no number stands
     image = ax.imshow(mosaic.numpy(), cmap=WEIGHTS, vmin=0, vmax=1, interpolation="nearest")
