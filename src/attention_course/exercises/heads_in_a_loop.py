@@ -80,9 +80,8 @@ def check_added_by(answer):
                 added = run(answer, context, W_out, i)
             except Wrong as mistake:
                 hint = _slicing_hint(answer, context, W_out)
-                raise Wrong(
-                    f"{mistake} {hint} Here {num_heads} heads are {head_dim} wide."
-                ) from None
+                sizes = f"Here {num_heads} heads are {head_dim} wide."
+                raise Wrong(" ".join(filter(None, [str(mistake), hint, sizes]))) from None
             added = numbers(added, (tokens, d_model), "tokens, d_model")
             _name_rows(added, context, W_out, i)
     return "Each head has its own rows, for three heads of width 4 and two of width 3."
@@ -105,7 +104,7 @@ def _slicing_hint(answer, context, W_out):
             continue
         if same(found, mistaken):
             return sentence
-    return "A head has as many rows of W_out as it is wide."
+    return ""
 
 
 def _name_rows(added, context, W_out, i):
