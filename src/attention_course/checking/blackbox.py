@@ -315,7 +315,7 @@ def global_seed(s):
 
 def dropout_in_eval(s):
     """Dropout is active in evaluation mode."""
-    if s.random is None or (s.random[0] != "dropout" and not getattr(s, "dropout_too", False)):
+    if s.random is None or (s.random[0] != "dropout" and not s.dropout_too):
         return None
     return Finding(
         "dropout-in-eval",
@@ -371,7 +371,6 @@ def batch_mixed(s):
         moved[:, item] = s.differs(s.look(changed), s.base)[1].any(dim=1).float().cpu()
     if not (moved - torch.diag(moved.diag())).any():
         return None
-    s.mixed = moved
     if s.layout_mixes_batch or any(
         (wrong_axis(s, core) or "").startswith("batch") for core in s.cores
     ):

@@ -48,7 +48,7 @@ TESTS = [
 
 
 class Subject(Facts):
-    """The facts of one module, with those that the captured tests share."""
+    """The facts of one module, with those that the tests which look inside share."""
 
     width_finding = None
 

@@ -45,7 +45,7 @@ class Subject:
     def __init__(self, module, d_model, num_heads, causal, clock):
         self.original, self.causal, self.clock = module, causal, clock
         self.found, self.notes, self.unclear, self.settings = [], [], [], {}
-        self.fresh, self.quiet, self.masks = False, False, None
+        self.fresh, self.quiet, self.dropout_too, self.masks = False, False, False, None
         self.error, self.shape, self.failed, self.backward_error = None, None, {}, None
         self.tried = []  # (width, layout, error, shape) of each way that did not work
         self._find_way(d_model, num_heads)
