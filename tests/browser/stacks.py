@@ -107,8 +107,22 @@ class Server:
         nbformat.write(book, self.folder / name)
 
     def run(self, page, name):
-        """Open a notebook in the page and run all its cells."""
+        """Open a notebook in the page and run all its cells, in a fresh kernel."""
+        self._stop_kernels()
         (self._run_classic if self.classic else self._run_lab)(page, name)
+
+    def _stop_kernels(self):
+        """End the kernels of earlier visits: a page that finds one again opens differently."""
+        for session in self._ask("sessions"):
+            self._ask(f"sessions/{session['id']}", method="DELETE")
+
+    def _ask(self, what, method="GET"):
+        url = f"http://127.0.0.1:{self.port}/api/{what}"
+        headers = {"Authorization": f"token {TOKEN}"}
+        with urllib.request.urlopen(
+            urllib.request.Request(url, headers=headers, method=method), timeout=30
+        ) as answer:
+            return json.loads(answer.read() or "null")
 
     def _run_lab(self, page, name):
         page.goto(f"http://127.0.0.1:{self.port}/lab/tree/{name}?reset&token={TOKEN}")
