@@ -69,6 +69,7 @@ def _presses(server, browser, name, slider, state):
     source = [f"from attention_course import {call}", f"explorer = {call}()", *moves]
     server.write(f"{call}.ipynb", "\n".join([*source, place, "explorer"]))
     page = browser.new_page(viewport={"width": 1100, "height": 1100})
+    page.set_default_timeout(stacks.SECONDS * 1000)
     server.run(page, f"{call}.ipynb")
     page.wait_for_selector(".explorer img")
     place = int(page.locator(server.printed).first.text_content())

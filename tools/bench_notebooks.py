@@ -1,4 +1,4 @@
-"""Measure what the notebooks cost (`make bench-notebooks`): seconds and memory of each.
+"""Measure what the notebooks cost (`make bench-notebooks`): seconds, memory, and explorers.
 
 The table is printed, and written to bench-notebooks.json.
 """
@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import nbformat
+from bench_explorers import latencies
 
 from attention_course.tables import table
 from attention_course.timing import machine
@@ -37,7 +38,10 @@ def execution():
         yield {"notebook": path.name, "seconds": round(seconds, 1), "MiB": round(peak / 2**20)}
 
 
-TABLES = {"Execution of a notebook in a fresh kernel": execution}
+TABLES = {
+    "Execution of a notebook in a fresh kernel": execution,
+    "An explorer in the browser, from a key to the new picture": latencies,
+}
 
 
 def main():
