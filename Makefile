@@ -6,8 +6,9 @@ RUN := $(VENV)/bin/python
 NOTEBOOK := notebooks/01_qkv_by_hand.ipynb
 DESKTOP := $(shell [ "$$(uname)" = Darwin ] || [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] && echo yes)
 WORKERS ?= 2
-# One thread for each of the two workers: four threads on two cores wait for one another.
-PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --dist loadfile
+# One thread for each worker, since four threads on two cores wait for one another; the files in
+# their own order, since the few tests of the notebooks take longest and come first in it.
+PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --dist loadfile --no-loadscope-reorder
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120
 
 .PHONY: lab test test-long test-all test-colab notebooks experiments bench bench-notebooks colab publish clean
