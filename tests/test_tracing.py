@@ -938,7 +938,20 @@ def test_html_is_well_formed_and_escaped(x):
         balance = Balance()
         balance.feed(trace._repr_html_())
         assert balance.open == []
-    assert "return x[x &lt; 0], x.mT @ x" in trace_shapes(run, x)._repr_html_()
+    assert "return x[x &lt; 0], x.<wbr>mT @ x" in trace_shapes(run, x)._repr_html_()
+
+
+def test_a_statement_over_several_lines_is_shown_as_cut(x):
+    def run(x):
+        return torch.cat(
+            [x, x + 1],  # each row shows the line it stands in
+            dim=-1,
+        )
+
+    told = trace_shapes(run, x).text(lines=True)
+    assert "return torch.cat( …" in told
+    assert "[x, x + 1],\n" in told + "\n"
+    assert "return torch.<wbr>cat( …" in trace_shapes(run, x)._repr_html_()
 
 
 def test_long_traces_fold_their_modules_and_open_the_one_that_broke():

@@ -245,6 +245,11 @@ NOTEBOOK_5 = {
         ('merged": (4, 6, 10)', 'merged": (4, 2, 30)', "swap back first"),
         ("(4, 2, 5, 6)", "(4, 2, 6, 5)", "keys.mT: (4, 2, 6, 5) has the right sizes in another"),
         ("(4, 6, 2, 5)", "(4, 6, 10)", "view: (4, 6, 10) has 3 axes, not 4"),
+        (
+            'x)": (4, 6, 10)',
+            'x)": (4, 6, 12)',
+            "(4, 6, 12) has a size that does not belong there: d_m",
+        ),
         ("(4, 6, 2, 5)", "(4, 6, 2, 10)", "view: (4, 6, 2, 10) has a size that does not belong"),
         ("(4, 2, 5, 6)", "None", "There is no answer yet for keys.mT"),
         ("(4, 2, 5, 6)", "'turned'", "keys.mT: a shape such as (4, 6, 10) is wanted"),
@@ -296,6 +301,12 @@ NOTEBOOK_6 = {
         ("layer(x)[order]", "layer(x)", "Compare layer(x[order]) with layer(x)[order]"),
         ("layer(x[order])", "layer(x[order])[order]", "both in the new order"),
         ("(again, rows,", "(again.mean(dim=0), rows.mean(dim=0),", "gives each place a fixed row"),
+        ("torch.allclose(again, rows, atol=1e-5)", "(again - rows).max() < 1e-5", "with abs()"),
+        ("torch.allclose(again, rows, atol=1e-5)", "(rows - again).max() < 1e-5", "with abs()"),
+        ("(again, rows,", "(again[0], rows[0],", "adds 0.01 to the last number"),
+        ("(again, rows,", "(again[:, 0], rows[:, 0],", "Compare every entry of every row"),
+        ("atol=1e-5", "atol=1", "allow for rounding only"),
+        ("atol=1e-5", "atol=0.05", "adds 0.01 to the last number"),
         (None, "def moves_along(layer, x, order):\n    return True", "True of attention with a"),
         (
             "return torch.allclose(again, rows, atol=1e-5)",
@@ -321,6 +332,17 @@ NOTEBOOK_6 = {
             "has one row in a sentence of 5 words and anoth",
         ),
         ("place * rates", "place % 8 * rates", "Places 0 and 8 have the same row"),
+        (
+            "torch.sin(place * rates)",
+            "(1 / (1 + place)).expand(-1, d_model)",
+            "have nearly the same row (0.001 apart)",
+        ),
+        (
+            None,
+            "def places(tokens, d_model):\n"
+            "    return torch.nn.functional.one_hot(torch.arange(tokens), d_model)",
+            "num_classes. It was called with 60 tokens and d_model = 6.",
+        ),
         ("place * rates", "(place * rates).T", "shape is (6, 5), but (5, 6) is wanted"),
         ("return ", "", "returns nothing"),
     ],

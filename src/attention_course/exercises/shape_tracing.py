@@ -128,4 +128,7 @@ def _what_is_wrong(step, said, shape):
         return f"{said} has {len(said)} axes, not {len(shape)}."
     if sorted(said) == sorted(shape):
         return f"{said} has the right sizes in another order."
+    width = SIZES["d_model"]
+    if shape[-1] == width != said[-1]:
+        return f"{said} has a size that does not belong there: d_model is 2 × 5 = {width} here."
     return f"{said} has a size that does not belong there."

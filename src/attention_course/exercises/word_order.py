@@ -24,7 +24,10 @@ def check_moves_along(answer):
     for name, layer in layers.items():
         right = _moves_along(layer, x)
         if said[name] and not right:
-            raise Wrong(f"It says True of {name}, where rows do not move with their words.")
+            raise Wrong(
+                f"It says True of {name}, where rows do not move with their words. Compare every "
+                f"entry of every row, with abs(), and allow for rounding only, such as 1e-5."
+            )
         if right and not said[name]:
             raise Wrong(
                 f"It says False of {name}, where the rows differ by rounding alone. "
@@ -65,7 +68,12 @@ def check_places(answer):
     alike = (apart < 1e-3).triu(diagonal=1).nonzero().tolist()
     if alike:
         first, second = alike[0]
-        raise Wrong(f"Places {first} and {second} have the same row: no word could tell them.")
+        if apart[first, second] == 0:
+            raise Wrong(f"Places {first} and {second} have the same row: no word could tell them.")
+        raise Wrong(
+            f"Places {first} and {second} have nearly the same row ({apart[first, second]:.1g} "
+            f"apart): a word could hardly tell them."
+        )
     if not same(short, long[:5]):
         moved = int((short - long[:5]).abs().amax(dim=-1).argmax())
         raise Wrong(
@@ -86,6 +94,8 @@ _WHY = {
 def _layers():
     """Return {name: layer}; each takes (tokens, 8) to (tokens, 8)."""
     waves, mask = sinusoidal(TOKENS, WIDTH), causal_mask(TOKENS)
+    last = torch.zeros(TOKENS, WIDTH)
+    last[-1, -1] = 0.01
     return {
         "a layer that doubles every number": lambda x: 2 * x,
         "attention without a mask": lambda x: _attention(x),
@@ -93,6 +103,11 @@ def _layers():
         "attention with a causal mask": lambda x: _attention(x, mask),
         "attention with sinusoidal positions": lambda x: _attention(x + waves),
         "a layer that gives each place a fixed row, whatever the word": lambda x: waves + 0 * x,
+        "a layer that adds the length of the first row to every number": lambda x: x + x[0].norm(),
+        "a layer that takes the length of the first row off every number": lambda x: (
+            x - x[0].norm()
+        ),
+        "a layer that adds 0.01 to the last number of the last row": lambda x: x + last,
     }
 
 
@@ -119,4 +134,8 @@ def _yes_or_no(result):
 
 
 def _rows(answer, tokens):
-    return numbers(run(answer, tokens, 6), (tokens, 6), "tokens, d_model")
+    try:
+        rows = run(answer, tokens, 6)
+    except Wrong as mistake:
+        raise Wrong(f"{mistake} It was called with {tokens} tokens and d_model = 6.") from None
+    return numbers(rows, (tokens, 6), "tokens, d_model")

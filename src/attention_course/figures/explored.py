@@ -317,7 +317,8 @@ def shapes(numbers, names, reach_query, reach_input, title, note):
                 sheet.text(x, y - 9, f"{kind} {k}" if block[0] > 52 else str(k), 11)
             _block(sheet, x, y, (wide, high), *[part[b, k] for part in blocked], numbered)
         middle = 92 + b * (lines * block[1] + 12) + (lines * block[1] - 24) / 2
-        sheet.text(22, middle, f"batch {b}", 11.5, "center", rotation=90)
+        size = 11.5 if lines * block[1] > 50 else 9  # a single row is lower than its name is long
+        sheet.text(22, middle, f"sequence {b}", size, "center", rotation=90)
     y = sheet.height - 30
     sheet.box(58, y - 6, 16, 12, ORANGE)
     sheet.text(80, y, "bold, orange: one number of a query", 11.5)

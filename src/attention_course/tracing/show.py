@@ -3,6 +3,7 @@
 Both are the same on every machine: no address, no path of a file, no random id.
 """
 
+import re
 from html import escape
 from itertools import groupby
 
@@ -96,8 +97,10 @@ def where(row):
 
 
 def code(row):
-    """Return the source line without the comment behind it."""
-    return row.line.partition("  #")[0]
+    """Return the source line without the comment behind it; "…" where its statement goes on."""
+    line = row.line.partition("  #")[0].rstrip()
+    opened = sum(map(line.count, "([{")) - sum(map(line.count, ")]}"))
+    return line + " …" if opened > 0 else line
 
 
 def _label(visit):
@@ -117,7 +120,7 @@ def _all(rows):
 
 # --- HTML -----------------------------------------------------------------------------------
 
-COLUMNS = {"#": 5, "operation": 22, "input": 16, "output": 23, "result": 10, "code": 24}
+COLUMNS = {"#": 5, "operation": 20, "input": 15, "output": 23, "result": 9, "code": 28}
 
 # The id, which nothing has, gives the rules its weight: a page has its own rules for tables.
 STYLE = """
@@ -223,11 +226,16 @@ def _html_row(trace, row):
         + (f"<br><small>{escape(named)}</small>" if named else ""),
         f"result {row.result.replace(' ', '-')}": f"<span>{row.result}</span>" * bool(row.result),
         "code": (f"<b>{escape(module)}</b><br>" if module else "")
-        + f"<small><code>{escape(code(row))}</code></small>",
+        + f"<small><code>{_breakable(code(row))}</code></small>",
     }
     broke = ' class="broke"' if row.error else ""
     told = "".join(f'<td class="{name}">{cell}</td>' for name, cell in cells.items())
     return f"<tr{broke}>{told}</tr>{_said(trace, row, broke)}"
+
+
+def _breakable(line):
+    """Return a line of code as HTML that may break after a point or a bracket, as after a space."""
+    return re.sub(r"([.(,])(?=\S)", r"\1<wbr>", escape(line))
 
 
 def _said(trace, row, broke):
