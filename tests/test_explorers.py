@@ -298,7 +298,7 @@ def test_own_words_can_be_typed_only_where_they_are_read():
 def test_query_starts_at_the_lectures_scores_and_the_two_it_agree():
     explorer = make("query")
     assert f"with dog {lectures.IT_DOG_KEY}, with ball {lectures.IT_BALL_KEY}" in explorer.status
-    assert "between the rows of the two it: below 1e-06" in explorer.status
+    assert "between the rows of the two it: below 1e-6" in explorer.status
     last = explorer.status.replace("word 11", "")
     explorer.controls["query"].value = 6
     assert explorer.status.replace("word 7", "") == last
@@ -342,13 +342,13 @@ def test_heads_are_called_untrained_and_the_parameters_do_not_depend_on_them():
 def test_planted_fault_jumps_while_the_shape_stays(fault):
     sizes = {"tokens": 5, "d_model": 12, "num_heads": 3}
     right, wrong = says("split", **sizes), says("split", **sizes, fault=fault)
-    assert "loop and split: below 1e-06" in right
+    assert "loop and split: below 1e-6" in right
     assert "below" not in wrong
     assert "The shape does not show it." in wrong
     for status in (right, wrong):
         assert "shape (2, 5, 12)" in status
     one_head = says("split", num_heads=1, fault=fault)
-    assert "below 1e-06" in one_head
+    assert "below 1e-6" in one_head
     assert "changes nothing" in one_head
 
 
@@ -434,7 +434,7 @@ def test_one_causal_layer_sees_the_earlier_words_as_a_set_and_two_do_not():
 def test_the_two_it_part_with_positions_only():
     both = {"sentence": lectures.TWO_ITS, "order": "same"}
     apart = "First and last it in the first order differ by: "
-    assert f"{apart}below 1e-06" in says("word_order", **both)
+    assert f"{apart}below 1e-6" in says("word_order", **both)
     for positions in ("sinusoidal", "learned", "rotary"):
         status = says("word_order", **both, positions=positions)
         assert apart in status

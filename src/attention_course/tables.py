@@ -32,7 +32,7 @@ def table_text(values, rows=None, columns=None, decimals=2):
 
 
 def largest_difference(first, second, floor=1e-6):
-    """Return the largest absolute difference as text: "below 1e-06", or a number with 2 digits.
+    """Return the largest absolute difference as text: "below 1e-6", or a number with 2 digits.
 
     Rounding differs from one processor to the next, so a difference below `floor` is never
     printed as a number. Raises ValueError where the shapes differ.
@@ -43,7 +43,12 @@ def largest_difference(first, second, floor=1e-6):
             f"to compare entry by entry."
         )
     largest = (first - second).abs().max().item()
-    return f"below {floor:.0e}" if largest < floor else f"{largest:.2g}"
+    return f"below {power_text(floor)}" if largest < floor else f"{largest:.2g}"
+
+
+def power_text(number):
+    """Return a small number as text with one digit: 1e-6, where Python writes 1e-06."""
+    return f"{number:.0e}".replace("e-0", "e-")
 
 
 def _text(cell, decimals):

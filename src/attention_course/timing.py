@@ -18,7 +18,7 @@ from torch.utils.benchmark import Timer
 from tqdm.auto import tqdm
 
 from .attention import LoopedMultiHeadAttention, MultiHeadAttention
-from .tables import table_text
+from .tables import power_text, table_text
 
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 101
 BLOCK_SECONDS = 0.005  # a fast function is called as often as fills this
@@ -150,10 +150,8 @@ class Times:
     def _note(self):
         rounds = len(next(iter(self.seconds.values())))
         what = "forward and backward" if self.gradients else "forward, no gradients"
-        return (
-            f"{what}; {rounds} rounds in turns; results equal to {self.tolerance:.0e} of the "
-            f"largest value\n{self.machine}"
-        )
+        equal = f"results equal to {power_text(self.tolerance)} of the largest value"
+        return f"{what}; {rounds} rounds in turns; {equal}\n{self.machine}"
 
     def _of(self, name):
         if name not in self.seconds:
@@ -456,7 +454,7 @@ def _check_same(what, wanted, found, tolerance):
     if not difference <= tolerance * largest:  # so written, a NaN does not pass
         raise ValueError(
             f"{what} differ by up to {difference:.2g}, with values up to {largest:.2g}: more "
-            f"than {tolerance:.0e} of it. The times of different results compare nothing. "
+            f"than {power_text(tolerance)} of it. The times of different results compare nothing. "
             f"(A module in training mode draws its dropout anew: .eval() stops that.)"
         )
 

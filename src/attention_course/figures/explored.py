@@ -5,6 +5,7 @@ import textwrap
 
 import torch
 
+from ..tables import power_text
 from .sheet import BLUE, FAINT, INK, LINE, MOST_NUMBERS, ORANGE, TINTS, Sheet, drawable, turned
 
 MOST_NUMBERED_TOKENS = 8  # more rows than this, and the cells stay without numbers
@@ -388,7 +389,8 @@ def word_order(first, second, differences, rounding):
         sheet.text(480, sheet.height - 12, text, 11, "right", color=FAINT)
     return sheet.picture(
         f"Two heat maps: the weights of {tokens} words in two orders, on one scale. Bars: how far "
-        f"each word's output differs between them, against the rounding size {rounding:.0e}."
+        f"each word's output differs between them, against the rounding size "
+        f"{power_text(rounding)}."
     )
 
 
@@ -406,4 +408,6 @@ def _differences(sheet, top, words, sizes, rounding):
         sheet.text(max(place(size), place(rounding)) + 6, y + 9, text, 11.5)
     bottom = top + 20 * len(words)
     sheet.line([place(rounding)] * 2, [top, bottom + 4], INK, linestyle="--")
-    sheet.text(place(rounding), bottom + 14, f"rounding: below {rounding:.0e}", 11, "center")
+    sheet.text(
+        place(rounding), bottom + 14, f"rounding: below {power_text(rounding)}", 11, "center"
+    )
