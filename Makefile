@@ -9,7 +9,7 @@ WORKERS ?= 2
 # One thread for each worker, since four threads on two cores wait for one another; the files in
 # their own order, since the few tests of the notebooks take longest and come first in it.
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --dist loadfile --no-loadscope-reorder
-NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=300
 
 .PHONY: lab test test-long test-all test-colab notebooks experiments bench bench-notebooks colab publish clean
 
@@ -31,8 +31,8 @@ test-all: test test-long
 
 # Colab's own versions: nbval, the explorers, and both in a browser with Notebook 6.
 test-colab: $(COLAB)/.tests
-	$(COLAB)/bin/python -m pytest $(NBVAL) notebooks
-	$(COLAB)/bin/python -m pytest tests/test_explorers.py tests/test_edition.py tests/browser
+	OMP_NUM_THREADS=1 $(COLAB)/bin/python -m pytest $(NBVAL) notebooks
+	OMP_NUM_THREADS=1 $(COLAB)/bin/python -m pytest tests/test_explorers.py tests/test_edition.py tests/browser
 
 notebooks: $(VENV)/.tests
 	$(RUN) tools/notebooks.py

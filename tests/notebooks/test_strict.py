@@ -15,7 +15,7 @@ DIGIT = re.compile(r"\d")
 
 def nbval(target, **environment):
     command = [sys.executable, "-m", "pytest", "-q", "--nbval", "--nbval-current-env"]
-    options = ["--nbval-cell-timeout=120", "-p", "no:cacheprovider"]
+    options = ["--nbval-cell-timeout=300", "-p", "no:cacheprovider"]
     return subprocess.run(
         [*command, *options, str(target)],
         cwd=books.ROOT,
