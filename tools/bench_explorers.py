@@ -21,11 +21,12 @@ MEASURED = {
     "mask": ("dropout", {"dropout": 0.4}),
     "heads": ("follow", {"d_model": 24, "num_heads": 12}),
     "split": ("tokens", {"d_model": 24, "num_heads": 12, "tokens": 11}),
-    "shapes": ("batch", {"tokens": 8, "d_model": 24, "num_heads": 12, "batch": 2}),
+    "shapes": ("step", {"batch": 3, "tokens": 8, "d_model": 24, "num_heads": 12}),
     "word_order": ("layers", {"sentence": "own words", "words": "a b c d e f g h i j k l"}),
 }
 WATCH = """
 window.times = [];
+window.last = document.querySelector(".explorer img").src;  // else the slider's own change counts
 addEventListener("keydown", () => { window.pressed = performance.now(); }, true);
 new MutationObserver(() => {
     const image = document.querySelector(".explorer img");
@@ -78,8 +79,8 @@ def _presses(server, browser, name, slider, state):
     page.evaluate(WATCH)
     for press in range(PRESSES):  # to and fro, so that no end stops the slider
         page.keyboard.press("ArrowRight" if press % 2 == 0 else "ArrowLeft")
-        page.wait_for_timeout(50)
         page.wait_for_function(f"window.times.length > {press}")
+        page.wait_for_timeout(100)
     times = page.evaluate("window.times")
     page.close()
     return times

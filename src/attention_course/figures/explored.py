@@ -342,20 +342,17 @@ def _block(sheet, x, y, cell, numbers, reach_query, reach_input, numbered):
     extent = (x, x + columns * wide, y + rows * high, y)
     sheet.ax.imshow(colours.numpy(), extent=extent, aspect="auto", interpolation="nearest")
     sheet.box(x, y, columns * wide, rows * high, edge=INK, line=1)
-    for i in range(1, rows):
-        sheet.line([x, x + columns * wide], [y + i * high] * 2, "#dddddd", lw=0.6)
-    for j in range(1, columns):
-        sheet.line([x + j * wide] * 2, [y, y + rows * high], "#dddddd", lw=0.6)
+    sheet.grid(x, y, cell, rows, columns)
     if not numbered:
         return
     size = min(11.0, wide / 2.1)
     for i in range(rows):
         for j in range(columns):
-            lit = bool(reach_query[i, j])
             centre = (x + (j + 0.5) * wide, y + (i + 0.5) * high)
             style = {"style": "italic"} if reach_input[i, j] else {}
-            style = {"color": "white", "weight": "bold"} if lit else style
-            sheet.text(*centre, str(int(numbers[i, j])), size, "center", **style)
+            if reach_query[i, j]:
+                style = {"color": "white", "weight": "bold"}
+            sheet.number(*centre, str(int(numbers[i, j])), size, **style)
 
 
 def word_order(first, second, differences, rounding):
