@@ -247,21 +247,21 @@ def _check_input(x, d_model):
     if not isinstance(x, torch.Tensor):
         raise ValueError(f"The input must be {wanted}, but is a {type(x).__name__}.")
     shape = tuple(x.shape)
-    if x.dim() == 2:
+    if len(shape) == 2:
         raise ValueError(
             f"The input must be {wanted}, but has shape {shape}: the batch is missing. "
             f"For one sequence, x.unsqueeze(0) has shape {(1, *shape)}."
         )
-    if x.dim() != 3:
+    if len(shape) != 3:
         raise ValueError(f"The input must be {wanted}, but has shape {shape}.")
-    if x.numel() == 0:
+    if 0 in shape:
         raise ValueError(f"The input must be {wanted}, each at least 1, but has shape {shape}.")
     if shape[-1] != d_model:
         raise ValueError(
             f"The input must be {wanted}, but has shape {shape}: each token has "
             f"{shape[-1]} numbers instead of {d_model}."
         )
-    if not x.is_floating_point():
+    if not x.dtype.is_floating_point:
         raise ValueError(
             f"The input must hold decimal numbers, but holds {x.dtype}: use x.float()."
         )

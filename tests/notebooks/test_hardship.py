@@ -1,10 +1,10 @@
 """A notebook where things are missing: no network, an empty home, a kernel that was stopped."""
 
+import asyncio
 import os
-import signal
-import threading
 
 import books
+import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
@@ -51,23 +51,35 @@ def test_no_network_and_an_empty_home(path, book, tmp_path):
 
 
 @pytest.mark.long
-def test_interrupted_and_run_again():
-    """Stop notebook 3 in its longest cell; then everything runs again in the same kernel."""
-    path = books.PATHS[2]
+@pytest.mark.parametrize("restarted", [False, True], ids=["same kernel", "restarted"])
+def test_interrupted_and_run_again(restarted):
+    """Stop notebook 3 in its longest cell; then all runs again, in the same or a new kernel."""
+    asyncio.run(interrupt_and_run_again(books.PATHS[2], restarted))
+
+
+async def interrupt_and_run_again(path, restarted):
     book = books.read(path)
     code = [(i, cell) for i, cell in enumerate(book.cells) if cell.cell_type == "code"]
     stored = {i: books.texts(cell) for i, cell in code}
     long = next(i for i, cell in code if "train_blend(" in cell.source)
     stopped = client(book, path)
-    with stopped.setup_kernel():
+    async with stopped.async_setup_kernel():
         for index, cell in code:
             if index < long:
-                stopped.execute_cell(cell, index)
-        timer = threading.Timer(1, os.kill, (stopped.km.provisioner.pid, signal.SIGINT))
-        timer.start()
+                await stopped.async_execute_cell(cell, index)
+        running = asyncio.create_task(stopped.async_execute_cell(book.cells[long], long))
+        await asyncio.sleep(1)
+        await stopped.km.interrupt_kernel()
         with pytest.raises(CellExecutionError, match="KeyboardInterrupt"):
-            stopped.execute_cell(book.cells[long], long)
+            await running
+        if restarted:
+            await stopped.km.restart_kernel(now=True)
+            stopped.kc.stop_channels()
+            await stopped.async_start_new_kernel_client()
+            probe = nbformat.v4.new_code_cell("'torch' in globals()")
+            await stopped.async_execute_cell(probe, long)
+            assert "False" in books.texts(probe)  # nothing of the first run is left
         for index, cell in code:
-            stopped.execute_cell(cell, index)
+            await stopped.async_execute_cell(cell, index)
             if books.is_compared(cell):
                 assert books.texts(cell) == stored[index], cell.source
