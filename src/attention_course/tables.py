@@ -5,30 +5,52 @@ from tabulate import tabulate
 
 
 def table(values, rows=None, columns=None, decimals=2):
-    """Print a tensor, or a list of rows, with its row and column names.
+    """Show a tensor, or a list of rows, with its row and column names.
 
     values: a tensor of one or two dimensions, or a list of rows. Decimal numbers are
     rounded to `decimals` places; a rounded zero has no minus sign.
+    Raises ValueError where the names are not as many as the rows or columns.
     """
-    print(table_text(values, rows, columns, decimals))
+    from IPython.display import display
+
+    display(_Table(values, rows, columns, decimals))
 
 
 def table_text(values, rows=None, columns=None, decimals=2):
-    """Return what `table` prints, as text."""
-    cells = values.detach().tolist() if isinstance(values, torch.Tensor) else list(values)
-    if not isinstance(cells[0], list | tuple):
-        cells = [cells]
-    cells = [[_text(cell, decimals) for cell in row] for row in cells]
-    if rows is not None:
-        cells = [[name, *row] for name, row in zip(rows, cells, strict=True)]
-        columns = None if columns is None else ["", *columns]
-    return tabulate(
-        cells,
-        headers=columns or (),
-        tablefmt="simple" if columns else "plain",
-        disable_numparse=True,
-        stralign="right",
-    )
+    """Return the table as text."""
+    return repr(_Table(values, rows, columns, decimals))
+
+
+class _Table:
+    """Text in a terminal; in a notebook a table that scrolls sideways where a page is narrow."""
+
+    def __init__(self, values, rows, columns, decimals):
+        cells = values.detach().tolist() if isinstance(values, torch.Tensor) else list(values)
+        if not isinstance(cells[0], list | tuple):
+            cells = [cells]
+        for names, count, what in ((rows, len(cells), "rows"), (columns, len(cells[0]), "columns")):
+            if names is not None and len(names) != count:
+                raise ValueError(f"{count} {what} need {count} names, but {len(names)} were given.")
+        cells = [[_text(cell, decimals) for cell in row] for row in cells]
+        if rows is not None:
+            cells = [[name, *row] for name, row in zip(rows, cells, strict=True)]
+            columns = None if columns is None else ["", *columns]
+        self.cells, self.columns = cells, columns or ()
+
+    def _tabulate(self, form):
+        return tabulate(
+            self.cells,
+            headers=self.columns,
+            tablefmt=form,
+            disable_numparse=True,
+            stralign="right",
+        )
+
+    def __repr__(self):
+        return self._tabulate("simple" if self.columns else "plain")
+
+    def _repr_html_(self):
+        return f'<div style="overflow-x:auto">{self._tabulate("html")}</div>'
 
 
 def largest_difference(first, second, floor=1e-6):

@@ -18,7 +18,7 @@ from torch.utils.benchmark import Timer
 from tqdm.auto import tqdm
 
 from .attention import LoopedMultiHeadAttention, MultiHeadAttention
-from .tables import power_text, table_text
+from .tables import power_text, table, table_text
 
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 101
 BLOCK_SECONDS = 0.005  # a fast function is called as often as fills this
@@ -130,10 +130,15 @@ class Times:
         return rows
 
     def table(self):
-        """Print median, quartiles and ratio to the first function, and the machine."""
-        print(self)
+        """Show median, quartiles and ratio to the first function, and the machine."""
+        table(*self._cells())
+        print(self._note())
 
     def __str__(self):
+        return f"{table_text(*self._cells())}\n{self._note()}"
+
+    def _cells(self):
+        """Return (cells, row names, column names)."""
         first = next(iter(self.seconds))
         cells = [
             [
@@ -144,8 +149,7 @@ class Times:
             ]
             for row in self.rows()
         ]
-        columns = ["median", "quartiles", f"/ {first}", "quartiles"]
-        return f"{table_text(cells, list(self.seconds), columns)}\n{self._note()}"
+        return cells, list(self.seconds), ["median", "quartiles", f"/ {first}", "quartiles"]
 
     def _note(self):
         rounds = len(next(iter(self.seconds.values())))

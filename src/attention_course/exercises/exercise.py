@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from ..checking import check_attention
-from ..tables import table_text
+from ..tables import table
 
 EXERCISES = {}  # the name that a learner binds -> its Exercise, in the order of the notebooks
 
@@ -89,8 +89,8 @@ def progress(namespace=None):
         print("No exercise of the course is here yet: run the cells of the exercises first.")
         return
     passed = sum(row[3] == "yes" for row in rows)
-    print(table_text(rows, columns=["exercise", "name", "tried", "passed"]))
-    print(f"\n{passed} of {len(rows)} passed. Self-reported: this notebook judged its own answers.")
+    table(rows, columns=["exercise", "name", "tried", "passed"])
+    print(f"{passed} of {len(rows)} passed. Self-reported: this notebook judged its own answers.")
 
 
 def _mark(yes):
