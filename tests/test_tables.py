@@ -35,15 +35,19 @@ def test_each_row_and_column_needs_its_name():
 
 
 def test_html_in_a_notebook():
-    source = "from attention_course.tables import table\ntable([[1.5, 2]], ['<b>'], ['x', 'y'])"
+    source = """
+from attention_course.tables import table
+table([[1.5, "1e-6"]], ["<b>"], ["x", "y"])
+"""
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
     NotebookClient(book, kernel_name="python3").execute()
     (output,) = book.cells[0].outputs
-    assert output.data["text/plain"] == table_text([[1.5, 2]], ["<b>"], ["x", "y"])
+    assert output.data["text/plain"] == table_text([[1.5, "1e-6"]], ["<b>"], ["x", "y"])
     html = output.data["text/html"]
     assert html.startswith('<div style="overflow-x:auto"><table>')
     cells = [part.partition("</t")[0].split(">")[-1].strip() for part in html.split("<t")]
-    assert [cell for cell in cells if cell] == ["x", "y", "&lt;b&gt;", "1.50", "2"]
+    number = "1e\N{NON-BREAKING HYPHEN}6"
+    assert [cell for cell in cells if cell] == ["x", "y", "&lt;b&gt;", "1.50", number]
 
 
 def test_largest_difference():

@@ -1,5 +1,7 @@
 """How numbers are printed: with names beside them, rounded so that each processor agrees."""
 
+import re
+
 import torch
 from tabulate import tabulate
 
@@ -50,7 +52,9 @@ class _Table:
         return self._tabulate("simple" if self.columns else "plain")
 
     def _repr_html_(self):
-        return f'<div style="overflow-x:auto">{self._tabulate("html")}</div>'
+        # with a hyphen that does not break: else 1e-6 falls into two lines where it is narrow
+        html = re.sub(r"(?<=\de)-(?=\d)", "\N{NON-BREAKING HYPHEN}", self._tabulate("html"))
+        return f'<div style="overflow-x:auto">{html}</div>'
 
 
 def largest_difference(first, second, floor=1e-6):
