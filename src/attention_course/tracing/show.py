@@ -126,7 +126,7 @@ COLUMNS = {"#": 5, "operation": 20, "input": 15, "output": 23, "result": 9, "cod
 STYLE = """
 TRACE{container-type:inline-size;max-width:1200px;font-size:13px;line-height:1.45}
 TRACE p{margin:2px 0 6px}
-TRACE table{table-layout:fixed;width:100%;border-collapse:collapse;margin:0;
+TRACE table{table-layout:fixed;width:100%;min-width:0!important;border-collapse:collapse;margin:0;
 font-size:inherit;border:0}
 TRACE :is(th,td){text-align:left;vertical-align:top;padding:3px 8px 3px 0;border:0;
 white-space:normal;overflow-wrap:anywhere;background:none}
@@ -164,7 +164,7 @@ def html(trace):
     total = len(trace.rows)
     says = "".join(f"<p>{escape(note)}</p>" for note in trace.notes)
     return (
-        f'<div class="shape-trace"><style>{STYLE}</style>'
+        f'<div class="shape-trace" style="overflow-x:auto"><style>{STYLE}</style>'
         f"<p><b>{escape(heading(trace))}</b></p>{says}"
         f"{_table([], head=True)}{_groups(trace, trace.rows, 0, total)}</div>"
     )
@@ -207,8 +207,9 @@ def _table(rows, head=False):
     widths = "".join(f'<col width="{width}%">' for width in COLUMNS.values())
     titles = "".join(f"<th>{title}</th>" for title in COLUMNS) if head else ""
     top = f"<thead><tr>{titles}</tr></thead>" if head else ""
+    # The width is for pages that leave the rules out, as JupyterLab does until a cell is run.
     return (
-        f'<table width="100%"><colgroup>{widths}</colgroup>{top}<tbody>{"".join(rows)}'
+        f'<table width="100%" style="min-width:620px"><colgroup>{widths}</colgroup>{top}<tbody>{"".join(rows)}'
         f"</tbody></table>"
     )
 
