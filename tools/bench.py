@@ -99,16 +99,26 @@ def imports():
 
 
 def tracing():
-    """Yield the rows for a traced forward pass / the plain one."""
-    for (batch, tokens, d_model), heads, most in (((1, 6, 32), 4, 6), ((4, 256, 256), 8, 1.10)):
-        split, x = MultiHeadAttention(d_model, heads), _input(batch, tokens, d_model)
-        ways = {
-            "traced": partial(attention_course.trace_shapes, split, x),
-            "plain": partial(split, x),
-        }
-        with torch.no_grad():
-            times = Times(take_turns(ways, [], seconds=4), machine(), math.nan)
-        yield _row(f"{(batch, tokens, d_model)}", times, "traced", "plain", at_most=most)
+    """Yield the rows for a traced forward pass / the plain one, with one thread and with all.
+
+    The bounds are for one thread: a second one shortens the plain pass, but not the watching.
+    """
+    threads = torch.get_num_threads()
+    try:
+        for count in sorted({1, threads}):
+            torch.set_num_threads(count)
+            for sizes, heads, most in (((1, 6, 32), 4, 6), ((4, 256, 256), 8, 1.10)):
+                split, x = MultiHeadAttention(sizes[-1], heads), _input(*sizes)
+                ways = {
+                    "traced": partial(attention_course.trace_shapes, split, x),
+                    "plain": partial(split, x),
+                }
+                with torch.no_grad():
+                    times = Times(take_turns(ways, [], seconds=6), machine(), math.nan)
+                name = f"{sizes}, {count} thread(s)"
+                yield _row(name, times, "traced", "plain", at_most=most if count == 1 else None)
+    finally:
+        torch.set_num_threads(threads)
 
 
 TABLES = {
