@@ -192,7 +192,7 @@ def dark_server(browser, tmp_path):
     started.close()
 
 
-def test_words_stand_out_in_the_dark_theme(page, dark_server):
+def test_words_stand_out_in_the_dark_theme(dark_server, page):  # the page is closed first
     if dark_server.classic:
         pytest.skip("Notebook 6 has no dark theme")
     for name in NAMES:
