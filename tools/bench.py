@@ -114,7 +114,7 @@ def tracing():
                     "plain": partial(split, x),
                 }
                 with torch.no_grad():
-                    times = Times(take_turns(ways, [], seconds=6), machine(), math.nan)
+                    times = Times(take_turns(ways, [], seconds=15), machine(), math.nan)
                 name = f"{sizes}, {count} thread(s)"
                 yield _row(name, times, "traced", "plain", at_most=most if count == 1 else None)
     finally:
