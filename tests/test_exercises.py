@@ -23,7 +23,9 @@ from attention_course.exercises import (
 )
 
 HEADING = re.compile(r"^### Try: (.+) \((easy|medium|hard), (\d+) minutes?\)$", re.MULTILINE)
-SOLUTION = re.compile(r"<details><summary>Solution \(click to open\)</summary>\n(.*?)</details>", re.DOTALL)
+SOLUTION = re.compile(
+    r"<details><summary>Solution \(click to open\)</summary>\n(.*?)</details>", re.DOTALL
+)
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 

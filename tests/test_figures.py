@@ -1,12 +1,15 @@
 """The simple pictures: what they draw and what they say."""
 
+import io
 import subprocess
 import sys
 
 import pytest
 import torch
+from matplotlib.image import imread
 
 from attention_course.figures import bars, heat_map, heat_maps, lines, spread
+from attention_course.figures.sheet import DPI, Sheet
 
 WEIGHTS = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.75, 0.0]])
 HIDDEN = torch.tensor([[False, True, True], [False, False, True]])
@@ -87,3 +90,32 @@ def test_a_picture_says_in_words_what_it_shows(picture):
 def test_pictures_do_without_pyplot():
     code = "import sys, attention_course.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("text", ["8", "0.25", "-1.5"])
+def test_a_number_stands_centred_where_it_is_put(text):
+    sheet = Sheet(100)
+    sheet.number(310, 45, text, size=40)
+    pixels = imread(io.BytesIO(sheet.picture("").png()))[..., 0]  # 0 is black
+    rows, columns = (pixels < 0.5).nonzero()
+    scale = DPI / 96
+    assert (columns.min() + columns.max()) / 2 / scale == pytest.approx(310, abs=1)
+    assert (rows.min() + rows.max()) / 2 / scale == pytest.approx(45, abs=1)
+    assert (rows.max() - rows.min()) / scale == pytest.approx(0.73 * 40, abs=2)
+
+
+def test_a_matrix_writes_each_number_into_its_own_cell(monkeypatch):
+    written = {}
+    monkeypatch.setattr(
+        Sheet, "number", lambda self, x, y, text, *_: written.update({(x, y): text})
+    )
+    values = torch.tensor([[0.25, -1.5, 3.0], [4.0, 0.5, -0.01]])
+    hidden = torch.tensor([[False, False, False], [True, False, False]])
+    Sheet(200).matrix(10, 20, values, (30, 24), hidden=hidden, decimals=1)
+    assert written == {
+        (25, 32): "0.2",
+        (55, 32): "-1.5",
+        (85, 32): "3.0",
+        (55, 56): "0.5",
+        (85, 56): "0.0",
+    }

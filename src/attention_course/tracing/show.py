@@ -209,8 +209,8 @@ def _table(rows, head=False):
     top = f"<thead><tr>{titles}</tr></thead>" if head else ""
     # The width is for pages that leave the rules out, as JupyterLab does until a cell is run.
     return (
-        f'<table width="100%" style="min-width:620px"><colgroup>{widths}</colgroup>{top}<tbody>{"".join(rows)}'
-        f"</tbody></table>"
+        f'<table width="100%" style="min-width:620px"><colgroup>{widths}</colgroup>{top}'
+        f"<tbody>{''.join(rows)}</tbody></table>"
     )
 
 
