@@ -104,6 +104,14 @@ def test_a_number_stands_centred_where_it_is_put(text):
     assert (rows.max() - rows.min()) / scale == pytest.approx(0.73 * 40, abs=2)
 
 
+def test_a_number_stands_upright():
+    sheet = Sheet(100)
+    sheet.number(310, 45, "7", size=40)
+    dark = imread(io.BytesIO(sheet.picture("").png()))[..., 0] < 0.5
+    rows = dark.any(1).nonzero()[0]
+    assert dark[rows[2]].sum() > 2 * dark[rows[-2]].sum()  # its bar is above its foot
+
+
 def test_a_matrix_writes_each_number_into_its_own_cell(monkeypatch):
     written = {}
     monkeypatch.setattr(
