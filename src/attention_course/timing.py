@@ -149,7 +149,11 @@ class Times:
             ]
             for row in self.rows()
         ]
-        return cells, list(self.seconds), ["median", "quartiles", f"/ {first}", "quartiles"]
+        return (
+            cells,
+            list(self.seconds),
+            ["median", "quartiles", f"ratio to {first}", "ratio quartiles"],
+        )
 
     def _note(self):
         rounds = len(next(iter(self.seconds.values())))

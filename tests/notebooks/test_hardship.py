@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import books
 import nbformat
@@ -54,7 +55,9 @@ def test_no_network_and_an_empty_home(path, book, tmp_path):
 @pytest.mark.parametrize("restarted", [False, True], ids=["same kernel", "restarted"])
 def test_interrupted_and_run_again(restarted):
     """Stop notebook 3 in its longest cell; then all runs again, in the same or a new kernel."""
-    asyncio.run(interrupt_and_run_again(books.PATHS[2], restarted))
+    # In a thread of its own, since a browser of other tests may keep this one's event loop busy.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, interrupt_and_run_again(books.PATHS[2], restarted)).result()
 
 
 async def interrupt_and_run_again(path, restarted):
