@@ -63,8 +63,18 @@ def published(tmp_path_factory):
     return origin.as_uri()
 
 
+def set_up_at(address):
+    """Return the set-up cell of a course that is published at this address."""
+    source, changed = re.subn(
+        r'^_REPOSITORY = ".*"$', f'_REPOSITORY = "{address}"', SETUP, flags=re.M
+    )
+    source, both = re.subn(r'^_BRANCH = ".*"$', '_BRANCH = "main"', source, flags=re.M)
+    assert (changed, both) == (1, 1)
+    return source
+
+
 def test_set_up_clones_once_in_colab(tmp_path, published):
-    source = re.sub(r'"", ""', f'"{published}", "main"', SETUP)
+    source = set_up_at(published)
     for _ in range(2):
         result = python(IN_COLAB + source + WHERE, tmp_path)
         place = tmp_path / "attention-course/src/attention_course/__init__.py"
@@ -73,14 +83,13 @@ def test_set_up_clones_once_in_colab(tmp_path, published):
 
 
 def test_set_up_clones_nowhere_but_in_colab(tmp_path, published):
-    source = re.sub(r'"", ""', f'"{published}", "main"', SETUP)
-    result = python(source, tmp_path)
+    result = python(set_up_at(published), tmp_path)
     assert "is not here" in result.stderr
     assert not list(tmp_path.iterdir())
 
 
 def test_set_up_says_so_when_the_clone_fails(tmp_path):
-    source = re.sub(r'"", ""', f'"{tmp_path.as_uri()}/nothing", "main"', SETUP)
+    source = set_up_at(f"{tmp_path.as_uri()}/nothing")
     result = python(IN_COLAB + source, tmp_path)
     assert result.stderr.strip().splitlines()[-1].startswith("ModuleNotFoundError: The package")
 
@@ -111,7 +120,8 @@ def addresses(root):
     for text in texts:
         found |= set(re.findall(r"(?:/github|/gh)/([\w.-]+/[\w.-]+)(?:/blob)?/(\w+)[/?]", text))
         found |= set(re.findall(r"https://github\.com/([\w.-]+/[\w.-]+)/blob/(\w+)/", text))
-        found |= set(re.findall(r'"https://github\.com/([\w.-]+/[\w.-]+)", "(\w+)"', text))
+        pair = r'_REPOSITORY = "https://github\.com/([\w.-]+/[\w.-]+)"\n_BRANCH = "(\w+)"'
+        found |= set(re.findall(pair, text))
     return found
 
 
@@ -134,10 +144,16 @@ def test_publish_writes_the_address_everywhere_and_takes_it_out_again(copy):
     for path in sorted((copy / "notebooks").glob("*.ipynb")):
         nbformat.validate(books.read(path))
         header, setup = (cell.source for cell in books.read(path).cells[:2])
-        assert '_BRANCH = "https://github.com/ada/attention", "course"' in setup
+        assert '_REPOSITORY = "https://github.com/ada/attention"\n_BRANCH = "course"\n' in setup
         assert f"/github/ada/attention/blob/course/notebooks/{path.name})" in header
         assert f"/gh/ada/attention/course?urlpath=lab/tree/notebooks/{path.name})" in header
     assert "Open in Binder" in (copy / "README.md").read_text()
+
+    long = "a-university-of-this-world/the-attention-course-for-the-autumn"
+    assert publish(copy, long).returncode == 0
+    assert addresses(copy) == {(long, "main")}
+    ruff = [sys.executable, "-m", "ruff", "check", "--no-cache", "--select=E", "notebooks"]
+    assert subprocess.run(ruff, cwd=copy).returncode == 0  # as `make test` asks it first
 
     assert publish(copy, "grace/other").returncode == 0
     assert addresses(copy) == {("grace/other", "main")}

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 FIRST = "notebooks/01_qkv_by_hand.ipynb"
 BADGES = re.compile(r"^\[Open in Colab\]\(.*\n\n", re.MULTILINE)
 TITLE = re.compile(r"^(# .*\n\n)")
-ADDRESS = re.compile(r'^_REPOSITORY, _BRANCH = "[^"]*", "[^"]*"', re.MULTILINE)
+ADDRESS = re.compile(r'^_REPOSITORY = "[^"]*"\n_BRANCH = "[^"]*"$', re.MULTILINE)
 
 
 def address(root=ROOT):
@@ -43,7 +43,7 @@ def with_badges(text, line):
 def set_up(source, repository, branch):
     """Return the set-up cell with the address exchanged."""
     pair = (f"https://github.com/{repository}", branch) if repository else ("", "")
-    return ADDRESS.sub('_REPOSITORY, _BRANCH = "{}", "{}"'.format(*pair), source)
+    return ADDRESS.sub('_REPOSITORY = "{}"\n_BRANCH = "{}"'.format(*pair), source)
 
 
 def publish(repository, branch, root=ROOT):
