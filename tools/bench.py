@@ -99,10 +99,7 @@ def imports():
 
 
 def tracing():
-    """Yield the rows for a traced forward pass / the plain one, with one thread and with all.
-
-    The bounds are for one thread: a second one shortens the plain pass, but not the watching.
-    """
+    """Yield the rows for a traced forward pass / the plain one, with one thread and with all."""
     threads = torch.get_num_threads()
     try:
         for count in sorted({1, threads}):
@@ -116,7 +113,7 @@ def tracing():
                 with torch.no_grad():
                     times = Times(take_turns(ways, [], seconds=15), machine(), math.nan)
                 name = f"{sizes}, {count} thread(s)"
-                yield _row(name, times, "traced", "plain", at_most=most if count == 1 else None)
+                yield _row(name, times, "traced", "plain", at_most=most)
     finally:
         torch.set_num_threads(threads)
 
