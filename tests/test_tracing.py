@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 import torch
@@ -92,13 +93,13 @@ matmul (2,5,5) (2,5,4) -> (2,5,4) new
 
 SPLIT = """
 linear (2,5,12) (12,12) -> (2,5,12) new @W_query
-unflatten (2,5,12) -> (2,5,3,4) view
+view (2,5,12) -> (2,5,3,4) view
 transpose (2,5,3,4) -> (2,3,5,4) view
 linear (2,5,12) (12,12) -> (2,5,12) new @W_key
-unflatten (2,5,12) -> (2,5,3,4) view
+view (2,5,12) -> (2,5,3,4) view
 transpose (2,5,3,4) -> (2,3,5,4) view
 linear (2,5,12) (12,12) -> (2,5,12) new @W_value
-unflatten (2,5,12) -> (2,5,3,4) view
+view (2,5,12) -> (2,5,3,4) view
 transpose (2,5,3,4) -> (2,3,5,4) view
 """
 
@@ -294,6 +295,7 @@ def test_operations_in_place():
         x.unsqueeze_(0)  # its input has two axes, and its output three
         F.relu(x, inplace=True)  # in place, though its name does not say so
         torch.add(x, x, out=x)
+        torch.mul(x[:], 2, out=x)
         return x
 
     expect(
@@ -302,7 +304,23 @@ def test_operations_in_place():
         add_ (4,3) -> (4,3) in place
         unsqueeze_ (4,3) -> (1,4,3) in place
         relu (1,4,3) -> (1,4,3) in place
-        add (1,4,3) (1,4,3) (1,4,3) -> (1,4,3) in place""",
+        add (1,4,3) (1,4,3) (1,4,3) -> (1,4,3) in place
+        index (1,4,3) -> (1,4,3) view
+        mul (1,4,3) (1,4,3) -> (1,4,3) in place""",
+    )
+
+
+def test_each_relation_of_several_results_is_named_once():
+    def run(x):
+        torch.atleast_2d(x, x[0], x[1])
+        return x.chunk(2)
+
+    expect(
+        trace_shapes(run, torch.randn(4, 3)),
+        """index (4,3) -> (3) view
+        index (4,3) -> (3) view
+        atleast_2d (4,3) (3) (3) -> (4,3) (1,3) (1,3) same object, view
+        chunk (4,3) -> (2,3) (2,3) view""",
     )
 
 
@@ -404,6 +422,100 @@ def test_shared_modules_are_told_apart_by_run():
     assert [row.visits[-1].run for row in trace.rows] == [1, 1, 2, 2]
     assert "first = second (run 2)" in trace.text()
     assert "act (run 2)" in trace.text()
+
+
+def test_a_module_that_runs_on_its_own_result_has_two_runs():
+    module = nn.Sequential(nn.ReLU())
+    trace = trace_shapes(lambda x: module[0](module[0](x)), torch.randn(3, 4))
+    assert [(row.module, row.visits[-1].run) for row in trace.rows] == [("ReLU", 1), ("ReLU", 2)]
+
+
+class Countdown(nn.Module):
+    """A module that runs inside itself."""
+
+    def forward(self, x, left):
+        x = x + left
+        return self(x, left - 1) * 2 if left else x
+
+
+def test_a_module_inside_itself_is_visited_once_more():
+    trace = trace_shapes(Countdown(), torch.randn(3, 4), 2)
+    assert [(row.operation, [visit.run for visit in row.visits]) for row in trace.rows] == [
+        ("add", [1]),
+        ("add", [1, 2]),
+        ("add", [1, 2, 3]),
+        ("mul", [1, 2]),
+        ("mul", [1]),
+    ]
+
+
+def test_only_modules_inside_the_with_block_are_visited():
+    class Watched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act = nn.ReLU()
+
+        def forward(self, x):
+            with Capture(self) as self.seen:
+                self.act(x) + 1
+            return x
+
+    module = Watched()
+    module(torch.randn(3, 4))
+    add = "self.act(x) + 1"
+    assert [(call.name, call.path, call.line) for call in module.seen.calls] == [
+        ("relu", "act", add),
+        ("add", "", add),
+    ]
+
+
+def test_what_modules_and_functions_were_given_is_let_go():
+    module = nn.Sequential(nn.ReLU())
+    seen = Capture(module, keep=lambda tensor: tuple(tensor.shape))
+
+    def run(further):
+        x = torch.randn(3, 4)
+        gone = weakref.ref(x)
+        with torch.no_grad(), seen:
+            module(x)
+            if further:
+                del x
+                torch.ones(2)
+                assert gone() is None  # while the next operation is seen
+        return gone
+
+    assert run(further=True)() is None
+    assert run(further=False)() is None
+    assert [call.output for call in seen.calls] == [(3, 4), (2,), (3, 4)]
+
+
+def test_what_is_inside_a_call_stands_in_the_same_modules():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.theirs = nn.MultiheadAttention(D_MODEL, NUM_HEADS, batch_first=True)
+            self.ours = MultiHeadAttention(D_MODEL, NUM_HEADS, dropout=0.5)
+
+        def forward(self, x):
+            return self.ours(self.theirs(x, x, x)[0])
+
+    trace = trace_shapes(Both(), torch.randn(2, 5, D_MODEL))
+    opened = [row for row in trace.rows if row.inner]
+    assert [row.module for row in opened] == ["theirs", "ours"]
+    for row in opened:
+        assert {part.visits for part in row.inner} == {row.visits}
+
+
+def test_the_line_is_the_nearest_that_a_reader_would_call_code():
+    def run(x):
+        return nn.ReLU()(x) + 1
+
+    def lines(traced):
+        return [row.line for row in trace_shapes(traced, torch.randn(3, 4)).rows]
+
+    assert lines(run) == ["return nn.ReLU()(x) + 1"] * 2
+    # torch's own where there is no other, and not the line that hands the call over
+    assert lines(nn.ReLU()) == ["return F.relu(input, inplace=self.inplace)"]
 
 
 class Tied(nn.Module):
@@ -681,12 +793,12 @@ def test_nothing_of_torch_is_patched_and_no_hook_or_mode_stays(x):
 
     module = HalfWay()
     seen = []
-    module.register_forward_hook(lambda *_: seen.append("theirs"), always_call=True)
+    module.register_forward_hook(lambda *_: seen.append(state()[:3]), always_call=True)
     before = state()
     trace_shapes(module, x)
     trace_shapes(lambda x: x @ x.mT, x)
     after = state()
-    assert seen == ["theirs"]
+    assert seen == [before[:3]]  # nor while it runs; its mode is there then
     assert before == after
 
 
@@ -778,8 +890,11 @@ def test_compiled_and_scripted_modules_are_refused():
     for module in (torch.compile(plain), nn.Sequential(torch.compile(plain))):
         with pytest.raises(ValueError, match=r"plain one that was given to torch\.compile"):
             trace_shapes(module, torch.randn(2, 4))
-    with pytest.raises(ValueError, match="plain module that it was made from"):
-        trace_shapes(torch.jit.trace(plain, torch.randn(2, 4)), torch.randn(2, 4))
+    x = torch.randn(2, 4)
+    module, function = torch.jit.trace(plain, x), torch.jit.trace(torch.relu, x)
+    for scripted in (module, nn.Sequential(module), torch.jit.script(plain), function):
+        with pytest.raises(ValueError, match="plain module that it was made from"):
+            trace_shapes(scripted, x)
 
 
 @pytest.mark.parametrize("names", [["batch"], {"batch": "2"}, {2: "batch"}, {"batch": True}])
@@ -883,14 +998,14 @@ def test_data_is_plain(x):
     row = trace.data()[1]
     assert row == {
         "number": "2",
-        "operation": "unflatten",
-        "arguments": "(-1, (3, 4))",
+        "operation": "view",
+        "arguments": "(2, 5, 3, 4)",
         "inputs": [(2, 5, 12)],
         "outputs": [(2, 5, 3, 4)],
         "axes": [("batch", "tokens", "num_heads", "head_dim")],
         "result": "view",
         "module": "",
-        "line": "per_head = projected.unflatten(-1, (self.num_heads, self.head_dim))",
+        "line": "per_head = projected.view(batch, tokens, self.num_heads, self.head_dim)",
         "note": "",
         "error": "",
     }
@@ -975,7 +1090,7 @@ def test_stages_join_what_keeps_the_shape_and_count_what_repeats(x):
             3,
             [
                 (("linear",), (2, 5, 12)),
-                (("unflatten",), (2, 5, 3, 4)),
+                (("view",), (2, 5, 3, 4)),
                 (("transpose",), (2, 3, 5, 4)),
             ],
         ),
@@ -988,7 +1103,7 @@ def test_the_picture_says_what_it_shows(x):
     trace = trace_shapes(MultiHeadAttention(D_MODEL, NUM_HEADS), x)
     assert repr(trace.picture()) == (
         "Blocks: stages of MultiHeadAttention. input (2, 5, 12); 3 times: linear (2, 5, 12), "
-        "unflatten (2, 5, 3, 4), transpose (2, 3, 5, 4); scaled_dot_product_attention "
+        "view (2, 5, 3, 4), transpose (2, 3, 5, 4); scaled_dot_product_attention "
         "(2, 3, 5, 4); transpose (2, 5, 3, 4); flatten (2, 5, 12); linear (2, 5, 12)."
     )
     assert "MultiHeadAttention, W_out" in repr(trace.picture("W_out"))

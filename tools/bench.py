@@ -4,6 +4,8 @@ Every ratio is the median over rounds in which both sides ran in turns, so compa
 rather than times. The tables are printed, and written to bench.json with their quartiles.
 """
 
+import contextlib
+import ctypes
 import json
 import math
 import subprocess
@@ -99,7 +101,11 @@ def imports():
 
 
 def tracing():
-    """Yield the rows for a traced forward pass / the plain one, with one thread and with all."""
+    """Yield the rows for a traced forward pass / the plain one, with one thread and with all.
+
+    Watching runs in one thread: more of them make the plain pass faster, and not the rest.
+    """
+    _keep_freed_memory()
     threads = torch.get_num_threads()
     try:
         for count in sorted({1, threads}):
@@ -141,6 +147,18 @@ def _import_seconds(name):
     program += "print(time.perf_counter() - start)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     return float(run.stdout)
+
+
+def _keep_freed_memory():
+    """Have the C library keep what is freed, from here on (glibc; elsewhere nothing happens).
+
+    Large results else go back to the system and come again as page faults, on the one side or
+    on the other as the layout of the memory happens to be, and cost more than what is measured.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL("libc.so.6")
+        library.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD, in bytes
+        library.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, in bytes: the most that it takes
 
 
 def _row(name, times, one, other, at_least=None, at_most=None):

@@ -152,7 +152,8 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, projected):
         # (batch, tokens, width) -> (batch, tokens, num_heads, head_dim)
-        per_head = projected.unflatten(-1, (self.num_heads, self.head_dim))
+        batch, tokens, _ = projected.shape
+        per_head = projected.view(batch, tokens, self.num_heads, self.head_dim)
         return per_head.transpose(1, 2)  # -> (batch, num_heads, tokens, head_dim)
 
     def _merge(self, context):

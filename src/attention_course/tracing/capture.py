@@ -4,16 +4,15 @@ import linecache
 import os
 import re
 import sys
-import threading
 import types
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.nn.attention import SDPBackend
-from torch.nn.modules import module as torch_modules
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -37,28 +36,28 @@ class Call:
 
     name: the plain name, such as "view", "matmul", "mT", "index" for x[...], "assign" for
     x[...] = v. function: torch's own function object.
-    args, kwargs: the arguments as they were before the call, each tensor replaced by what
-    `Capture` keeps of it; inputs: those kept tensors alone, in order.
-    output: what was kept of the result (a tuple for several); None where the call raised.
-    relation: "new", "view", "in place" or "same object", decided by storage, not by name.
     visits: the modules that were running, the outermost first; path: the path of the last,
     such as "layers.0.W_query", "" for the module that was called.
     where: (file, line number) of the learner's code; line: its text.
-    error: the exception where the call raised.
+    args, kwargs: the arguments as they were before the call, each tensor replaced by what
+    `Capture` keeps of it; inputs: those kept tensors alone, in order.
     inner: the operations inside, for the composites that torch shows as one call.
+    output: what was kept of the result (a tuple for several); None where the call raised.
+    relation: "new", "view", "in place" or "same object", decided by storage, not by name.
+    error: the exception where the call raised.
     """
 
     name: str
     function: object
     visits: tuple
     where: tuple
-    args: tuple = ()
-    kwargs: dict = field(default_factory=dict)
-    inputs: list = field(default_factory=list)
+    args: tuple
+    kwargs: dict
+    inputs: list
+    inner: list
     output: object = None
     relation: str = ""
     error: Exception | None = None
-    inner: list = field(default_factory=list)
 
     @property
     def path(self):
@@ -78,36 +77,31 @@ def copy(tensor):
 class _Recorder:
     """Runs an operation and lists it in `calls`, with what `keep` keeps of its tensors."""
 
-    def _run(self, call, args, kwargs):
-        return call.function(*args, **kwargs)
-
-    def _record(self, call, args, kwargs):
-        keep, before = self.keep, []
-
-        def see(tensor):
-            before.append((tensor, _version(tensor)))
-            kept = keep(tensor)
-            call.inputs.append(kept)
-            return kept
-
-        call.args, call.kwargs = _map(args, see), kwargs and _map(kwargs, see)
+    def _record(self, start, run, args, kwargs, inner=()):
+        """start: the first four fields of the `Call`; run: does the operation."""
+        tensors, inputs = [], []
+        kept = _map(args, self.keep, tensors, inputs)
+        named = _map(kwargs, self.keep, tensors, inputs) if kwargs else {}
+        versions = _versions(tensors)
         try:
-            output = self._run(call, args, kwargs)
+            output = run(*args, **kwargs)
         except Exception as error:
-            call.error = error
-            self.calls.append(call)
+            self.calls.append(Call(*start, kept, named, inputs, inner, error=error))
             raise
-        relations = {}
-
-        def see_result(tensor):
-            relations[_relation(tensor, before, call)] = None
-            return keep(tensor)
-
-        result = args[0] if call.name == "assign" else output  # x[...] = v gives None
-        call.output = _map(result, see_result)
-        if relations:  # else it gave no tensor
-            call.relation = ", ".join(relations)
-            self.calls.append(call)
+        name, function, *_ = start
+        result = args[0] if name == "assign" else output  # x[...] = v gives None
+        if isinstance(result, torch.Tensor):  # nearly always
+            relation = _relation(result, tensors, versions, name, function)
+            result = self.keep(result)
+        elif isinstance(result, _NESTS):
+            several = []
+            result = _map(result, self.keep, several, [])
+            relations = [_relation(one, tensors, versions, name, function) for one in several]
+            relation = ", ".join(dict.fromkeys(relations))
+        else:
+            relation = ""
+        if relation:  # else it gave no tensor
+            self.calls.append(Call(*start, kept, named, inputs, inner, result, relation))
         return output
 
 
@@ -134,30 +128,18 @@ class Capture(_Recorder, TorchFunctionMode):
         super().__init__()
         self.keep, self.calls = keep, []
         self.paths = _module_paths(module)
-        self._running, self._runs = (), {}
-        self._hooks = ()
+        self._around = ()  # the visits outside of this capture
+        self._running = {}  # the frame of each running module: its visits, the outermost first
+        self._runs = {}  # how often each module ran
+        self._start = None  # the frame that holds the `with` block
 
     def __enter__(self):
-        # Hooks for all modules at once: those that stand in no nn.Module attribute, too.
-        thread = threading.get_ident()
-
-        def enter(module, inputs):
-            if threading.get_ident() == thread:
-                self._running += (self._visit(module),)
-
-        def leave(module, inputs, output):
-            if threading.get_ident() == thread:
-                self._running = self._running[:-1]
-
-        self._hooks = (
-            torch_modules.register_module_forward_pre_hook(enter),
-            torch_modules.register_module_forward_hook(leave, always_call=True),
-        )
+        self._start = sys._getframe(1)
         return super().__enter__()
 
     def __exit__(self, *error):
-        for hook in self._hooks:
-            hook.remove()
+        self._start = None
+        self._running.clear()
         return super().__exit__(*error)
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -165,33 +147,66 @@ class Capture(_Recorder, TorchFunctionMode):
         name = plain_name(function)
         if name is None:
             return function(*args, **kwargs)
-        call = Call(name, function, self._running, _where(sys._getframe(1)))
-        return self._record(call, args, kwargs)
+        start = name, function, *self._place(sys._getframe(1))
+        if name not in _COMPOSITE:
+            return self._record(start, function, args, kwargs)
+        inner = []
+        return self._record(start, partial(self._opened, start, inner), args, kwargs, inner)
 
-    def _run(self, call, args, kwargs):
-        """Run the operation, and open those two that torch shows as one call.
+    def _opened(self, start, inner, *args, **kwargs):
+        """Run one of the two operations that torch shows as one call, and list what is inside.
 
         Where one kernel does scaled_dot_product_attention, there is nothing to open.
         """
-        function = call.function
+        _, function, visits, where = start
         if function is F.multi_head_attention_forward:
             # Its first lines ask whether somebody watches, and if so hand the call over whole.
             # This copy of it is told no, so it runs on and its parts are seen.
             function = _unwatched(function)
-            inside = _Inside(self.keep, call)
+            inside = _Inside(self.keep, inner, visits)
         elif function is F.scaled_dot_product_attention and not _is_fused(args, kwargs):
-            inside = _Kernels(self.keep, call)
+            inside = _Kernels(self.keep, inner, visits, where)
         else:
             return function(*args, **kwargs)
         with inside:
             return function(*args, **kwargs)
 
-    def _visit(self, module):
+    def _place(self, frame):
+        """Return the visits and (file, line number) of a frame, by a walk out to the `with`.
+
+        The line is the nearest that is neither torch's own nor ours, or torch's nearest. A
+        module that runs has a frame of nn.Module._call_impl; it is kept until the next
+        operation, so that a second run is told from the first.
+        """
+        running, start = self._running, self._start
+        line, nearest, entered = None, None, []
+        while frame and frame not in running:
+            code = frame.f_code
+            if code is _MODULE_RUNS:
+                entered.append(frame)
+            elif line is None:
+                file = code.co_filename
+                if not file.startswith(_TORCH):
+                    if not file.startswith(_HERE):
+                        line = file, frame.f_lineno
+                elif file == _HAND_OVER:  # called by a torch function that passes itself on
+                    frame = frame.f_back
+                elif nearest is None:
+                    nearest = file, frame.f_lineno
+            frame = None if frame is start else frame.f_back
+        while running and next(reversed(running)) is not frame:
+            running.popitem()  # it has ended
+        visits = running[frame] if frame else self._around
+        for inner in reversed(entered):
+            visits = running[inner] = (*visits, self._visit(inner.f_locals["self"], visits))
+        return visits, line or nearest or ("", 0)
+
+    def _visit(self, module, visits):
         run = self._runs[module] = self._runs.get(module, 0) + 1
         paths = self.paths.get(module)
         if paths and len(paths) == 1:
             return Visit(paths[0], run)
-        around = self._running[-1].path if self._running else ""
+        around = visits[-1].path if visits else ""
         if not paths:
             name = type(module).__name__
             return Visit(f"{around}.{name}" if around else name, run)
@@ -200,32 +215,29 @@ class Capture(_Recorder, TorchFunctionMode):
 
 
 class _Inside(Capture):
-    """A capture inside one call, listed there, without hooks of its own."""
+    """A capture inside one call, listed there."""
 
-    def __init__(self, keep, call):
-        TorchFunctionMode.__init__(self)
-        self.keep, self.calls, self._running = keep, call.inner, call.visits
-
-    __enter__ = TorchFunctionMode.__enter__
-    __exit__ = TorchFunctionMode.__exit__
+    def __init__(self, keep, calls, visits):
+        super().__init__(keep=keep)
+        self.calls, self._around = calls, visits
 
 
 class _Kernels(_Recorder, TorchDispatchMode):
     """The kernels inside one call, below autograd: torch shows nothing finer there."""
 
-    def __init__(self, keep, call):
+    def __init__(self, keep, calls, visits, where):
         super().__init__()
-        self.keep, self.calls, self.outer = keep, call.inner, call
+        self.keep, self.calls, self.place = keep, calls, (visits, where)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = function.overloadpacket.__name__
         if name == "detach":
             return function(*args, **kwargs)
-        call = Call(name, function, self.outer.visits, self.outer.where)
-        return self._record(call, args, kwargs)
+        return self._record((name, function, *self.place), function, args, kwargs)
 
 
+_COMPOSITE = {"multi_head_attention_forward", "scaled_dot_product_attention"}
 _PLAIN = {
     "__getitem__": "index",
     "__setitem__": "assign",
@@ -259,65 +271,62 @@ def plain_name(function):
     return match[1] if match else name.strip("_")
 
 
-_NESTS = (list, tuple)
+_NESTS = (list, tuple, dict)
 _LEAVES = {int, float, bool, str, slice, type(None), type(...), torch.Size, torch.dtype}
 
 
-def _map(value, keep):
-    """Return the same nest of lists, tuples and dicts with each tensor t replaced by keep(t)."""
-    kind = type(value)
-    if kind in _LEAVES:  # most arguments: told first, as this runs for each of them
-        return value
-    if isinstance(value, _NESTS):
-        items = [_map(item, keep) for item in value]
-        return items if kind is list else tuple(items)
-    if isinstance(value, torch.Tensor):
-        return keep(value)
-    if isinstance(value, dict):
-        return {key: _map(item, keep) for key, item in value.items()}
-    return value
+def _map(nest, keep, tensors, kept):
+    """Return the same nest of lists, tuples and dicts with each tensor t replaced by keep(t).
+
+    Adds each t to `tensors` and each keep(t) to `kept`.
+    """
+    items = []
+    for item in nest.values() if isinstance(nest, dict) else nest:
+        if type(item) in _LEAVES:  # most arguments: told first, as this runs for each of them
+            pass
+        elif isinstance(item, torch.Tensor):
+            tensors.append(item)
+            item = keep(item)
+            kept.append(item)
+        elif isinstance(item, _NESTS):
+            item = _map(item, keep, tensors, kept)
+        items.append(item)
+    if isinstance(nest, dict):
+        return dict(zip(nest, items, strict=True))
+    return items if isinstance(nest, list) else tuple(items)
 
 
-def tensors_in(value):
+def tensors_in(nest):
     """Return the tensors in a nest of lists, tuples and dicts."""
     found = []
-    _map(value, found.append)
+    _map(nest, id, found, [])
     return found
 
 
-def _version(tensor):
-    """How often the tensor's values were written to; None for an inference tensor."""
+def _versions(tensors):
+    """How often each tensor's values were written to; None where one is an inference tensor."""
     try:
-        return tensor._version
+        return [tensor._version for tensor in tensors]
     except RuntimeError:
-        return None
+        return [None if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
-def _storage(tensor):
-    """The identity of the memory a tensor looks at; None where it has none, as if sparse."""
-    try:
-        return tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):
-        return None
-
-
-def _relation(output, before, call):
-    """Compare a result with the inputs, each given with its version beforehand."""
-    storage = _storage(output)
+def _relation(result, inputs, versions, name, function):
+    """Compare a result with the inputs, whose versions were read before the call."""
     relation = "new"
-    for tensor, version in before:
-        if output is tensor:
-            return "in place" if _written(tensor, version, call) else "same object"
-        if storage is not None and storage == _storage(tensor):
+    for tensor, version in zip(inputs, versions, strict=True):
+        if result is tensor:
+            return "in place" if _written(tensor, version, name, function) else "same object"
+        if torch._C._is_alias_of(result, tensor):  # the same storage
             relation = "view"
     return relation
 
 
-def _written(tensor, version, call):
-    if isinstance(call.function, torch._ops.OpOverload):  # a kernel: it counts no versions
-        return call.function._schema.is_mutable
+def _written(tensor, version, name, function):
+    if isinstance(function, torch._ops.OpOverload):  # a kernel: it counts no versions
+        return function._schema.is_mutable
     if version is None:
-        return call.name.endswith("_") or call.name == "assign"
+        return name.endswith("_") or name == "assign"
     return tensor._version != version
 
 
@@ -332,20 +341,7 @@ def _is_fused(args, kwargs):
 _HERE = os.path.dirname(__file__) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HAND_OVER = torch.overrides.__file__
-
-
-def _where(frame):
-    """(file, line number) of the nearest code that is not torch's own, or torch's nearest."""
-    nearest = None
-    while frame and not (file := frame.f_code.co_filename).startswith(_HERE):
-        if not file.startswith(_TORCH):
-            return file, frame.f_lineno
-        if file == _HAND_OVER:  # called by a torch function that passes itself on: skip both
-            frame = frame.f_back
-        elif nearest is None:
-            nearest = file, frame.f_lineno
-        frame = frame.f_back
-    return nearest or ("", 0)
+_MODULE_RUNS = nn.Module._call_impl.__code__
 
 
 def _module_paths(module):

@@ -1,7 +1,7 @@
 """`trace_shapes`: the operations of one run as rows of shapes, with names for the axes."""
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import torch
@@ -23,17 +23,14 @@ class Shape(NamedTuple):
     parameter: str = ""
 
 
-class _Kept(NamedTuple):
+class _Kept:
     """What the capture keeps of a tensor: as little as can be, for watching costs time."""
 
-    sizes: torch.Size
-    dtype: torch.dtype
-    learns: bool
-    key: int  # the tensor's identity, while it lives
+    __slots__ = ("dtype", "key", "learns", "sizes")
 
-
-def _keep(tensor):
-    return _Kept(tensor.shape, tensor.dtype, tensor.requires_grad, id(tensor))
+    def __init__(self, tensor):
+        self.sizes, self.dtype, self.learns = tensor.shape, tensor.dtype, tensor.requires_grad
+        self.key = id(tensor)  # the tensor's identity, while it lives
 
 
 @dataclass(slots=True)
@@ -156,7 +153,7 @@ def trace_shapes(module_or_function, /, *inputs, names=None, **keywords):
     """
     _check_names(names)
     module = module_or_function if isinstance(module_or_function, nn.Module) else None
-    capture = Capture(module, keep=_keep)
+    capture = Capture(module, keep=_Kept)
     _check_target(module_or_function, capture.paths)
     known = _known(capture.paths, tensors_in((inputs, keywords)))
     gradients = torch.is_grad_enabled()
@@ -186,7 +183,7 @@ class _Known(NamedTuple):
 def _known(paths, inputs):
     owned = {}
     for module, (path, *_) in paths.items():
-        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+        for name, tensor in (module._parameters | module._buffers).items():
             owned.setdefault(id(tensor), f"{path}.{name}" if path else name)
     return _Known(owned, {id(tensor): "input" for tensor in inputs})
 
@@ -321,14 +318,18 @@ def _could_be_fused(call, gradients):
     return torch.backends.mha.get_fastpath_enabled() and not learns
 
 
+@cache
+def _is_scripted(kind):
+    return issubclass(kind, torch.jit.ScriptModule | torch.jit.ScriptFunction)
+
+
 def _check_target(target, parts):
     if not callable(target):
         raise ValueError(
             f"The first argument must be a module or a function to run, but is a "
             f"{type(target).__name__}. With a module: trace_shapes(module, x)."
         )
-    scripted = torch.jit.ScriptModule, torch.jit.ScriptFunction
-    if any(isinstance(part, scripted) for part in (target, *parts)):
+    if any(_is_scripted(type(part)) for part in (target, *parts)):
         raise ValueError(
             "Operations inside a scripted or jit-traced module cannot be seen. Trace the plain "
             "module that it was made from."
