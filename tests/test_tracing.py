@@ -1,5 +1,7 @@
 """Tracing: every operation, its shapes, and nothing changed by watching."""
 
+import contextlib
+import gc
 import math
 import re
 import subprocess
@@ -516,6 +518,88 @@ def test_the_line_is_the_nearest_that_a_reader_would_call_code():
     assert lines(run) == ["return nn.ReLU()(x) + 1"] * 2
     # torch's own where there is no other, and not the line that hands the call over
     assert lines(nn.ReLU()) == ["return F.relu(input, inplace=self.inplace)"]
+
+
+def test_the_line_of_a_module_of_torch_is_the_one_that_calls_it():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4))
+            self.theirs = nn.MultiheadAttention(4, 2, batch_first=True)
+
+        def forward(self, x):
+            x = self.net(x)
+            return self.theirs(x, x, x)[0]
+
+    rows = trace_shapes(Net(), torch.randn(2, 5, 4)).rows
+    assert [(row.module, row.line) for row in rows] == [
+        *((f"net.{number}", "x = self.net(x)") for number in range(3)),
+        *[("theirs", "return self.theirs(x, x, x)[0]")] * 3,
+    ]
+    net = nn.Sequential(nn.ReLU(), nn.GELU())
+    with Capture(net) as seen:
+        net(torch.randn(3, 4))
+    assert [call.line for call in seen.calls] == ["net(torch.randn(3, 4))"] * 3  # and randn
+
+
+def test_a_capture_that_another_object_enters_sees_no_module_around_it():
+    class Watched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act = nn.ReLU()
+
+        def forward(self, x):
+            with contextlib.ExitStack() as stack:
+                self.seen = stack.enter_context(Capture(self))
+                self.act(x)
+            return x
+
+    module = Watched()
+    module(torch.randn(3, 4))
+    (call,) = module.seen.calls
+    assert ([visit.path for visit in call.visits], call.line) == (["act"], "self.act(x)")
+
+
+def test_a_mode_of_the_reader_does_not_hide_a_line():
+    with Capture() as seen, torch.overrides.BaseTorchFunctionMode():
+        torch.ones(3)
+    assert [call.line for call in seen.calls] == ["torch.ones(3)"]
+
+
+def test_a_layer_that_gets_its_sizes_at_first_use_is_traced():
+    trace = trace_shapes(nn.LazyLinear(3), torch.randn(2, 4))
+    assert trace.error is None
+    assert told(trace.rows)[-1] == "linear (2,4) (3,4) (3) -> (2,3) new"
+
+
+def test_a_traced_class_can_be_forgotten():
+    def run():
+        class Own(nn.Module):
+            def forward(self, x):
+                return x + 1
+
+        trace_shapes(Own(), torch.randn(2, 3))
+        return weakref.ref(Own)
+
+    gone = run()
+    gc.collect()
+    assert gone() is None
+
+
+def test_of_two_places_in_lists_the_one_inside_the_running_module_is_meant():
+    class Stack(nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.layers = nn.ModuleList([layer])
+
+        def forward(self, x):
+            return self.layers[0](x)
+
+    layer = nn.ReLU()
+    both = nn.ModuleDict({"encoder": Stack(layer), "decoder": Stack(layer)})
+    both.forward = lambda x: both["decoder"](both["encoder"](x))
+    trace = trace_shapes(both, torch.randn(2, 3))
+    assert [row.module for row in trace.rows] == ["encoder.layers.0", "decoder.layers.0"]
 
 
 class Tied(nn.Module):

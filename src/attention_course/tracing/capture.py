@@ -21,8 +21,8 @@ class Visit(NamedTuple):
     """One run of a module.
 
     path: where the module stands, "" for the outermost. run: 1 for its first run, 2 for its
-    second, … others: the further paths of a module that stands in several places; which of
-    them was meant, torch does not tell.
+    second, … (a run without an operation does not count). others: the further paths of a
+    module that stands in several places; which of them was meant, torch does not tell.
     """
 
     path: str
@@ -121,7 +121,8 @@ class Capture(_Recorder, TorchFunctionMode):
     Calls that give no tensor (sizes, numbers, numpy arrays) are not listed, nor is the
     backward pass. Values, gradients and the random state are what they would be without it;
     only torch's fused path of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` in
-    evaluation mode is left for the written-out one, which differs by rounding.
+    evaluation mode is left for the written-out one, which differs by rounding. What a module
+    was given is kept alive until the operation after it.
     """
 
     def __init__(self, module=None, keep=copy):
@@ -131,14 +132,17 @@ class Capture(_Recorder, TorchFunctionMode):
         self._around = ()  # the visits outside of this capture
         self._running = {}  # the frame of each running module: its visits, the outermost first
         self._runs = {}  # how often each module ran
-        self._start = None  # the frame that holds the `with` block
+        self._start = None  # the frame that holds the `with` block, as a rule
+        self._outside = None  # the frame of the module that runs around it
 
     def __enter__(self):
-        self._start = sys._getframe(1)
+        self._start = self._outside = sys._getframe(1)
+        while self._outside and self._outside.f_code is not _MODULE_RUNS:
+            self._outside = self._outside.f_back
         return super().__enter__()
 
     def __exit__(self, *error):
-        self._start = None
+        self._start = self._outside = None
         self._running.clear()
         return super().__exit__(*error)
 
@@ -178,25 +182,29 @@ class Capture(_Recorder, TorchFunctionMode):
         module that runs has a frame of nn.Module._call_impl; it is kept until the next
         operation, so that a second run is told from the first.
         """
-        running, start = self._running, self._start
-        line, nearest, entered = None, None, []
-        while frame and frame not in running:
+        running, start, outside = self._running, self._start, self._outside
+        line = nearest = known = None
+        entered = []
+        while frame and frame is not outside and not (known and line):
             code = frame.f_code
             if code is _MODULE_RUNS:
-                entered.append(frame)
+                if frame in running:
+                    known = known or frame
+                else:
+                    entered.append(frame)
             elif line is None:
                 file = code.co_filename
                 if not file.startswith(_TORCH):
                     if not file.startswith(_HERE):
                         line = file, frame.f_lineno
-                elif file == _HAND_OVER:  # called by a torch function that passes itself on
+                elif code is _HANDS_OVER:  # called by a torch function that passes itself on
                     frame = frame.f_back
                 elif nearest is None:
                     nearest = file, frame.f_lineno
             frame = None if frame is start else frame.f_back
-        while running and next(reversed(running)) is not frame:
+        while running and next(reversed(running)) is not known:
             running.popitem()  # it has ended
-        visits = running[frame] if frame else self._around
+        visits = running[known] if known else self._around
         for inner in reversed(entered):
             visits = running[inner] = (*visits, self._visit(inner.f_locals["self"], visits))
         return visits, line or nearest or ("", 0)
@@ -210,7 +218,8 @@ class Capture(_Recorder, TorchFunctionMode):
         if not paths:
             name = type(module).__name__
             return Visit(f"{around}.{name}" if around else name, run)
-        fitting = [path for path in paths if path.rpartition(".")[0] == around] or paths
+        fitting = [path for path in paths if path.rpartition(".")[0] == around]
+        fitting = fitting or [path for path in paths if path.startswith(f"{around}.")] or paths
         return Visit(fitting[0], run, tuple(fitting[1:]))
 
 
@@ -263,6 +272,8 @@ def plain_name(function):
         return name if name in _PROPERTIES else None
     if not name.startswith("__"):
         return None if name in _SILENT else name
+    if name == "__set__":  # x.grad = ... gives no tensor
+        return None
     if name in _PLAIN:
         return _PLAIN[name]
     if match := _AUGMENTED.fullmatch(name):
@@ -340,7 +351,7 @@ def _is_fused(args, kwargs):
 
 _HERE = os.path.dirname(__file__) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_HAND_OVER = torch.overrides.__file__
+_HANDS_OVER = torch.overrides.handle_torch_function.__code__
 _MODULE_RUNS = nn.Module._call_impl.__code__
 
 

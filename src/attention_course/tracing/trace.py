@@ -1,7 +1,7 @@
 """`trace_shapes`: the operations of one run as rows of shapes, with names for the axes."""
 
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -318,9 +318,7 @@ def _could_be_fused(call, gradients):
     return torch.backends.mha.get_fastpath_enabled() and not learns
 
 
-@cache
-def _is_scripted(kind):
-    return issubclass(kind, torch.jit.ScriptModule | torch.jit.ScriptFunction)
+_SCRIPTED = torch.jit.ScriptModule, torch.jit.ScriptFunction
 
 
 def _check_target(target, parts):
@@ -329,7 +327,8 @@ def _check_target(target, parts):
             f"The first argument must be a module or a function to run, but is a "
             f"{type(target).__name__}. With a module: trace_shapes(module, x)."
         )
-    if any(_is_scripted(type(part)) for part in (target, *parts)):
+    kinds = {type(part) for part in (target, *parts)}
+    if any(issubclass(kind, _SCRIPTED) for kind in kinds):
         raise ValueError(
             "Operations inside a scripted or jit-traced module cannot be seen. Trace the plain "
             "module that it was made from."
