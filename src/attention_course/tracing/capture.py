@@ -258,6 +258,7 @@ _PLAIN = {
     "__mod__": "remainder",
 }
 _SILENT = {"dim", "size", "numel", "stride", "item", "is_floating_point", "is_contiguous"}
+_SILENT |= {"__set__"}  # x.grad = ... gives no tensor
 _PROPERTIES = {"T", "H", "mT", "mH", "real", "imag"}  # those that give a tensor to go on with
 _REFLECTED = re.compile(r"__r(add|sub|mul|div|pow|matmul|and|or|xor|lshift|rshift|mod)__")
 _AUGMENTED = re.compile(r"__i(add|sub|mul|div|pow|and|or|xor|lshift|rshift|mod)__")
@@ -270,10 +271,10 @@ def plain_name(function):
     if name == "__get__":  # a property: x.mT, but also x.shape and x.grad
         name = getattr(function.__self__, "__name__", "")
         return name if name in _PROPERTIES else None
-    if not name.startswith("__"):
-        return None if name in _SILENT else name
-    if name == "__set__":  # x.grad = ... gives no tensor
+    if name in _SILENT:
         return None
+    if not name.startswith("__"):
+        return name
     if name in _PLAIN:
         return _PLAIN[name]
     if match := _AUGMENTED.fullmatch(name):

@@ -242,7 +242,7 @@ def _arguments(call):
         return ""  # thirty of them, each an attribute of its module
     if call.name in ("index", "assign"):
         where = call.args[1]
-        where = where if type(where) is tuple else (where,)  # a kept tensor is a tuple, too
+        where = where if type(where) is tuple else (where,)
         return _cut("[" + ", ".join(map(_index, where)) + "]")
     values = [_plain(value) for value in call.args if value is not None and not _kept(value)]
     values += [
@@ -318,17 +318,14 @@ def _could_be_fused(call, gradients):
     return torch.backends.mha.get_fastpath_enabled() and not learns
 
 
-_SCRIPTED = torch.jit.ScriptModule, torch.jit.ScriptFunction
-
-
 def _check_target(target, parts):
     if not callable(target):
         raise ValueError(
             f"The first argument must be a module or a function to run, but is a "
             f"{type(target).__name__}. With a module: trace_shapes(module, x)."
         )
-    kinds = {type(part) for part in (target, *parts)}
-    if any(issubclass(kind, _SCRIPTED) for kind in kinds):
+    scripted = torch.jit.ScriptModule, torch.jit.ScriptFunction
+    if any(isinstance(part, scripted) for part in (target, *parts)):
         raise ValueError(
             "Operations inside a scripted or jit-traced module cannot be seen. Trace the plain "
             "module that it was made from."
