@@ -1,5 +1,7 @@
 """Comparisons that refuse to compare unequal things. No test looks at the clock."""
 
+import os
+import subprocess
 import sys
 from functools import partial
 
@@ -332,3 +334,22 @@ def test_written_out_keeps_the_weights_and_fused_does_not():
 def test_memory_of_an_impossible_size():
     with pytest.raises(ValueError, match="cannot be shared equally"):
         peak_memory(1, 4, 6, 4, need_weights=True)
+
+
+@pytest.mark.parametrize(("module", "warns"), [("torch.utils.benchmark", 1), (timing.__name__, 0)])
+def test_nothing_is_said_of_a_device_that_is_not_there(tmp_path, module, warns):
+    code = f"""
+import torch
+torch.version.cuda = "13.0"
+torch.cuda._is_compiled, torch.cuda.is_available = lambda: True, lambda: False
+import {module}
+"""
+    loaded = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "CUDA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert loaded.stderr.count("No CUDA runtime is found") == warns
+    assert bool(loaded.stderr) == bool(warns)

@@ -7,6 +7,7 @@ CUDA device before it reads the clock. Memory is measured in a fresh process.
 import functools
 import inspect
 import itertools
+import logging
 import platform
 import subprocess
 import sys
@@ -14,11 +15,18 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.utils.benchmark import Timer
 from tqdm.auto import tqdm
 
 from .attention import LoopedMultiHeadAttention, MultiHeadAttention
 from .tables import power_text, table, table_text
+
+# Torch's timer loads what builds extensions, which warns where CUDA's compiler stands without a
+# device. Nothing here builds one.
+_builder = logging.getLogger("torch.utils.cpp_extension")
+_builder.disabled = True
+from torch.utils.benchmark import Timer  # noqa: E402
+
+_builder.disabled = False
 
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 101
 BLOCK_SECONDS = 0.005  # a fast function is called as often as fills this

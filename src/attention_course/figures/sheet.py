@@ -145,11 +145,12 @@ def drawable(word, place, room):
 
 
 def _width(text):
-    """Return how many pixels wide a text of size 12 is."""
+    """Return how many pixels wide a text of size 12 is drawn."""
     font = _font()
-    font.set_size(9, 96)  # points, dots per inch
+    # At the dots it is drawn with: matplotlib 3.11 sets each letter on a whole one.
+    font.set_size(9, DPI)
     font.set_text(text)
-    return font.get_width_height()[0] / 64
+    return font.get_width_height()[0] / 64 * 96 / DPI
 
 
 @lru_cache(1000)
