@@ -460,6 +460,21 @@ class Wrapped(nn.Module):
         return out if self.first else out.transpose(0, 1)
 
 
+class SpareDropout(Plain):
+    """The kernel drops by a number; the layer for the written-out path stands by."""
+
+    def __init__(self, d_model, num_heads, dropout=0):
+        super().__init__(d_model, num_heads)
+        self.dropout, self.attn_dropout = dropout, nn.Dropout(dropout)
+        self.out_dropout = nn.Dropout(dropout)
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        dropout = self.dropout if self.training else 0.0
+        context = F.scaled_dot_product_attention(q, k, v, None, dropout, is_causal=True)
+        return self.out_dropout(self.o(self.merge(context)))
+
+
 class OwnLayer(nn.Module):
     """A mask made at the first call and kept on the input's device."""
 
@@ -523,6 +538,7 @@ CORRECT = {
     "wrapped two-way": lambda d, h: Wrapped(d, h, causal=False),
     "wrapped tokens first": lambda d, h: Wrapped(d, h, batch_first=False),
     "wrapped fused": lambda d, h: Wrapped(d, h, need_weights=False),
+    "spare dropout": lambda d, h: SpareDropout(d, h, 0.1),
     "torch": lambda d, h: nn.MultiheadAttention(d, h, batch_first=True),
     "torch tokens first": lambda d, h: nn.MultiheadAttention(d, h, 0.1),
     "gpt2 eager": gpt2("eager"),

@@ -9,7 +9,7 @@ import time
 import numpy
 import pytest
 import torch
-from correct import CORRECT, Plain
+from correct import CORRECT, Plain, SpareDropout
 from planted import BASES, COMBINED, PLANTED, make, together
 from torch import nn
 
@@ -102,6 +102,18 @@ def test_a_hidden_row_is_a_note():
     notes = [note.code for note in check_attention(CORRECT["base padded"]).notes]
     assert "hidden-row" in notes
     assert "mask-convention" in notes
+
+
+@pytest.mark.parametrize("dropout", [0, 0.0, 0.1])
+def test_a_spare_dropout_layer_is_a_note_where_the_kernel_drops(dropout):
+    module = SpareDropout(24, 3, dropout)
+    report = check_attention(module)
+    assert report.ok, report
+    assert [note.code for note in report.notes] == ["dropout-unused"]
+    assert "attn_dropout is never used here" in report.notes[0].message
+    module.out_dropout, module.left_out = nn.Identity(), nn.Dropout(dropout)
+    [finding] = check_attention(module).findings  # two spare layers, one kernel
+    assert "The dropout layers attn_dropout and left_out never drop anything" in finding.message
 
 
 def test_a_mask_in_training_mode_only_or_not_at_all():

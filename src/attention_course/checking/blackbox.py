@@ -275,9 +275,17 @@ def _drops(s):
     for call in s.capture(s.x).calls:
         if call.name == "dropout" and not torch.equal(call.inputs[0].value, call.output.value):
             return True
-        if call.kwargs.get("dropout_p", 0.0):
+        if _kernel_drops(call):
             return True
     return False
+
+
+def _kernel_drops(call):
+    """Whether a call is the fused kernel with a dropout_p, its fifth argument, above 0."""
+    if call.name != "scaled_dot_product_attention":
+        return False
+    given = call.args[4] if len(call.args) > 4 else call.kwargs.get("dropout_p")
+    return bool(given)
 
 
 def _same(first, second):
@@ -326,7 +334,10 @@ def dropout_in_eval(s):
 
 
 def dropout_unused(s):
-    """A dropout layer is made and never used: in training mode it changes nothing."""
+    """A dropout layer is made and never used: in training mode it changes nothing.
+
+    Where the fused kernel drops instead, by its own dropout_p, that is worth a note alone.
+    """
     if {"crash", "dropout-in-eval"} & set(s.found):
         return None
     unused = []
@@ -341,12 +352,26 @@ def dropout_unused(s):
             outputs.append(s.look(s.x, module=module))
         if _same(*outputs):
             unused.append(path)
+    kernels = []
+    if unused:
+        module = copy_module(s.pristine, share=True)
+        set_dropout(module, 0.5)
+        kernels = [call for call in s.capture(s.x, True, module).calls if _kernel_drops(call)]
     s.quiet = quiet
     if not unused:
         return None
+    one = len(unused) == 1
+    these = f"The dropout {'layer' if one else 'layers'} {listed(unused)}"
+    if len(unused) <= len(kernels):
+        s.note(
+            "dropout-unused",
+            f"{these} {'is' if one else 'are'} never used here: "
+            f"F.scaled_dot_product_attention drops instead, by its own dropout_p.",
+        )
+        return None
     return Finding(
         "dropout-unused",
-        f"The dropout layer {listed(unused)} never drops anything: at p = 0.5 in training mode "
+        f"{these} {'never drops' if one else 'never drop'} anything: at p = 0.5 in training mode "
         f"the output is the same as at p = 0. Apply it to the weights: "
         f"weights = self.dropout(weights).",
     )

@@ -220,9 +220,9 @@ class Subject:
                 self.settings |= changed
                 write_settings(before)
 
-    def capture(self, x, train=False):
+    def capture(self, x, train=False, module=None):
         """The Flow of one run: every torch operation with its numbers."""
-        module = self.unused() if self.fresh else self.module
+        module = module or (self.unused() if self.fresh else self.module)
         module.train(train)
         given = x.clone()
         _seed(0)
@@ -400,10 +400,11 @@ def dropouts(module):
 
 
 def set_dropout(module, p):
-    """Set all dropout layers, and plain numbers named after dropout, to p."""
+    """Set all dropout layers, and plain rates named after dropout, to p."""
     for _, part in dropouts(module):
         part.p = p
     for part in module.modules():
         for name, value in list(vars(part).items()):
-            if "drop" in name.lower() and isinstance(value, float):
+            rate = isinstance(value, float) or (type(value) is int and value == 0)
+            if rate and "drop" in name.lower():
                 setattr(part, name, p)
