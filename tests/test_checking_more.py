@@ -19,6 +19,37 @@ def codes(report):
 # --- wrong ----------------------------------------------------------------------------------
 
 
+class Unsoftened(Plain):
+    def hide(self, scores):
+        return scores
+
+
+class Logarithms(Unsoftened):
+    def soften(self, scores):
+        return scores.log_softmax(-1)
+
+
+class SharesOfTheSum(Unsoftened):
+    def soften(self, scores):
+        return scores / scores.sum(-1, keepdim=True)
+
+
+class UnitLength(Unsoftened):
+    def soften(self, scores):
+        return F.normalize(scores, dim=-1)
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [(Logarithms, "log_softmax gives"), (SharesOfTheSum, "no softmax"), (UnitLength, "no softmax")],
+)
+def test_negative_weights_are_no_weights(module, said):
+    [finding] = check_attention(module).findings
+    assert finding.code == "not-normalised"
+    assert f"negative, down to {finding.evidence.min():.2f}:" in finding.message
+    assert said in finding.message
+
+
 class AddedMask(Plain):
     def __init__(self, d_model, num_heads):
         super().__init__(d_model, num_heads)
@@ -301,6 +332,44 @@ def test_what_is_odd_and_no_fault_is_a_note(module, note):
     report = check_attention(module)
     assert report.ok, report
     assert note is None or note in [found.code for found in report.notes]
+
+
+class SoftByHand(Plain):
+    """The softmax written out, dropout on the weights."""
+
+    def soften(self, scores):
+        weights = scores.sub(scores.amax(-1, keepdim=True)).exp()
+        return F.dropout(weights / weights.sum(-1, keepdim=True), 0.1, self.training)
+
+
+class EmptyRowsAreZero(Plain):
+    def soften(self, scores):
+        return F.dropout(scores.softmax(-1).nan_to_num(), 0.1, self.training)
+
+
+@pytest.mark.parametrize("module", [SoftByHand, EmptyRowsAreZero])
+def test_dropout_after_the_softmax_is_not_told_to_be_on_the_scores(module):
+    report = check_attention(module)
+    assert report.ok, report
+    assert report.notes == []
+
+
+class OtherNames(Plain):
+    """A method called `to`, a default that is no size, names as a textbook has them."""
+
+    def __init__(self, num_hiddens, num_heads, window=(2, 3)):
+        super().__init__(num_hiddens, num_heads)
+        self.window = window[0] * window[1]
+
+    def to(self, context):
+        return context.flatten(2)
+
+    def merge(self, context):
+        return self.to(context.transpose(1, 2))
+
+
+def test_a_class_of_other_names_is_made_and_checked():
+    assert check_attention(OtherNames).ok
 
 
 class OneTokenMore(Plain):

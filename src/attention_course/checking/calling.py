@@ -15,7 +15,8 @@ CONTEXT = 8
 
 WIDTHS = (
     "d_model embed_dim embed_size embedding_dim emb_dim n_embd hidden_size d_in dim_in "
-    "input_dim in_dim in_features d_embed model_dim dmodel dim emb emb_size width"
+    "input_dim in_dim in_features d_embed model_dim dmodel dim emb emb_size width "
+    "num_hiddens hid_dim"
 ).split()
 _HEADS = "num_heads n_heads n_head num_attention_heads nhead heads num_head nheads h n_h".split()
 _CONTEXTS = (
@@ -131,8 +132,8 @@ def _argument(name, d_model, num_heads, d_in, split):
 
 
 def _wanted(parameter):
-    """Sizes are given even where they have a default; rates and flags keep theirs."""
-    return not isinstance(parameter.default, float | bool)
+    """Whole numbers are given even where they have a default; all else keeps its own."""
+    return parameter.default is None or type(parameter.default) is int
 
 
 def _made(make, name):
@@ -411,10 +412,10 @@ def prepare(module, dtype=torch.float32):
     """Return a copy in evaluation mode with `dtype` numbers and gradients on."""
     copied = copy_module(module)
     with torch.no_grad():
-        copied.to(dtype)
+        nn.Module.to(copied, dtype)  # as a learner's class may have a method of that name
         for _, thing in reachable(copied):
             if isinstance(thing, nn.Module):
-                thing.to(dtype).eval()
+                nn.Module.to(thing, dtype).eval()
             elif isinstance(thing, torch.Tensor) and thing.is_floating_point():
                 thing.data = thing.data.to(dtype)
     for parameter in copied.parameters():

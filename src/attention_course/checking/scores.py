@@ -15,9 +15,8 @@ def softmax_axis(s):
         doubt = ""
         if s.constant > 1e-4:
             doubt = ", and equal tokens give outputs that differ (positions do that too)"
-        s.tell(
-            f"layout and sums of the weights not judged, because the softmax is not in sight{doubt}"
-        )
+        missing = "weights are (tokens, tokens)" if s.cores else "softmax is in sight"
+        s.tell(f"layout and sums of the weights not judged, because no {missing}{doubt}")
     for core in square(s):
         if core.fused is None and (axis := wrong_axis(s, core)):
             weights = core.normalised if core.normalised is not None else core.weights
@@ -57,7 +56,8 @@ def softmax_twice(s):
                     core.weights.reshape(-1, *core.weights.shape[-2:])[0],
                     "the weights of the first head",
                 )
-            if call.name == "dropout" and not _softened(s.flow, call.inputs[0], at):
+            after = {s.flow.calls[later].name for later in core.path if later > at}
+            if call.name == "dropout" and after & {*SOFT, "exp"}:
                 s.note(
                     "dropout-on-scores",
                     "Dropout acts on the scores, before the softmax: a dropped score becomes 0, "
@@ -86,7 +86,11 @@ _MASKING = {"masked_fill", "masked_fill_", "where", "add", "sub", "add_", "sub_"
 def not_normalised(s):
     """The weights that meet the values do not add up to one."""
     for core in square(s):
-        if core.fused is not None or sums_to_one(core.weights, -1):
+        if core.fused is not None:
+            continue
+        if negative := _negative(s, core):
+            return negative
+        if sums_to_one(core.weights, -1):
             continue
         if wrong_axis(s, core) and not _changed_after(core):
             continue
@@ -111,6 +115,25 @@ def not_normalised(s):
             "an entry for no token"
         )
     return None
+
+
+def _negative(s, core):
+    """Weights below zero, where something else was done to the scores than a softmax."""
+    names = {s.flow.calls[at].name for at in core.path}
+    logarithm = "log_softmax" in names
+    other = core.normalised is None and (names & POSITIVE or sums_to_one(core.weights, -1))
+    if core.softmaxes > 1 or not (logarithm or other) or (core.weights >= 0).all():
+        return None
+    done = "log_softmax gives the logarithms of weights" if logarithm else "no softmax is taken"
+    heads = core.weights.flatten(0, -3) if core.weights.dim() > 2 else core.weights[None]
+    lowest = heads[heads.amin(dim=(1, 2)).argmin()]
+    return Finding(
+        "not-normalised",
+        f"Some weights are negative, down to {lowest.min():.2f}: {done}. "
+        f"weights = scores.softmax(dim=-1).",
+        lowest,
+        "the weights of one head",
+    )
 
 
 def _changed_after(core):
