@@ -334,6 +334,117 @@ def test_what_is_odd_and_no_fault_is_a_note(module, note):
     assert note is None or note in [found.code for found in report.notes]
 
 
+class Halves(Plain):
+    """Rotary positions with pairs (i, i + head_dim / 2); each method can be got wrong."""
+
+    def angles(self, x):  # (tokens, head_dim / 2)
+        tokens, half = x.shape[-2], self.head_dim // 2
+        return torch.outer(torch.arange(tokens) / 1.0, 100.0 ** -(torch.arange(half) / half))
+
+    def both(self, angles):
+        return torch.cat([angles, angles], dim=-1)
+
+    def turn(self, x):
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat([-second, first], dim=-1)
+
+    def places(self, x):
+        angles = self.both(self.angles(x))
+        return x * angles.cos() + self.turn(x) * angles.sin()
+
+
+class AsComplex(Halves):
+    def places(self, x):
+        angles, pairs = self.angles(x), torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+
+
+class KeysHeldStill(Halves):
+    def scores(self, q, k):
+        return super().scores(self.places(q), k)
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        return self.o(self.merge(self.soften(self.hide(self.scores(q, k))) @ v))
+
+
+class AnglesOfOtherPairs(Halves):
+    def both(self, angles):
+        return angles.repeat_interleave(2, dim=-1)
+
+
+class NoMinus(Halves):
+    def turn(self, x):
+        return torch.cat(x.chunk(2, dim=-1)[::-1], dim=-1)
+
+
+class AnglesByHead(Halves):
+    def places(self, x):
+        return super().places(x.transpose(1, 2)).transpose(1, 2)
+
+
+class ComplexByHead(AsComplex):
+    def places(self, x):
+        return super().places(x.transpose(1, 2)).transpose(1, 2)
+
+
+class ValuesToo(Halves):
+    def forward(self, x):
+        q, k, v = (self.places(self.split(layer(x))) for layer in (self.q, self.k, self.v))
+        return self.o(self.merge(self.soften(self.hide(self.scores(q, k))) @ v))
+
+
+class KeptPlaces(Plain):
+    """A mask of 0 and 1 and its complement turn nothing."""
+
+    def places(self, x):
+        kept = (torch.arange(x.shape[-2]) % 2)[:, None].expand(x.shape[-2:]).float()
+        return x * kept + 0.5 * x * (1 - kept)
+
+
+@pytest.mark.parametrize("module", [Halves, AsComplex, KeptPlaces])
+def test_right_positions_are_left_alone(module):
+    report = check_attention(module)
+    assert report.ok, report
+    assert report.notes == []
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (KeysHeldStill, "scores at the same distance differ"),
+        (AnglesOfOtherPairs, "scores at the same distance differ"),
+        (NoMinus, "scores at the same distance differ"),
+        (AnglesByHead, "turned by the same angle"),
+        (ComplexByHead, "turned by the same angle"),
+    ],
+)
+def test_wrong_rotary_positions_are_found(module, said):
+    [finding] = check_attention(module).findings
+    assert finding.code == "rotary"
+    assert said in finding.message
+    distances = [finding.evidence.diagonal(d) for d in range(-4, 5)]
+    assert any((d - d[0]).abs().max() > 0.01 for d in distances) == ("differ" in said)
+
+
+class Grid(Halves):
+    """Places in a grid of 4 by 4: one pair turns by the row, the others by the column."""
+
+    def angles(self, x):
+        row, column = torch.arange(16).div(4, rounding_mode="floor"), torch.arange(16) % 4
+        return torch.stack([row, column, 0.1 * column], dim=-1)
+
+
+def test_places_in_a_grid_have_two_distances():
+    assert codes(check_attention(Grid)) == ["length"]
+
+
+def test_turned_values_are_a_note():
+    report = check_attention(ValuesToo)
+    assert report.ok, report
+    assert [note.code for note in report.notes] == ["rotary"]
+
+
 class SoftByHand(Plain):
     """The softmax written out, dropout on the weights."""
 

@@ -39,6 +39,7 @@ TESTS = [
     visible.past_hidden,
     masks.mask_argument,
     scores.scale,
+    scores.rotary,
     layers.unused_layer,
     layers.detached,
     layers.not_registered,

@@ -1,10 +1,11 @@
-"""From scores to weights: the axis of the softmax, the sums of the weights, the scale."""
+"""From scores to weights: the softmax's axis, the sums of the weights, the scale, rotary."""
 
 import math
+from itertools import combinations
 
 import torch
 
-from .cores import POSITIVE
+from .cores import POSITIVE, cores
 from .flow import LAYOUT, SCALING, SOFT
 from .report import Finding, listed
 
@@ -375,3 +376,58 @@ def _divisor(s, slope, width):
         if abs(slope / value - 1) < 0.01:
             return words
     return f"The scores are q·k times {slope:.3g} instead of {width**-0.5:.3g}."
+
+
+# --- rotary positions -----------------------------------------------------------------------
+
+
+def rotary(s):
+    """Queries and keys are turned by position, but not so that the distance alone counts."""
+    if not any(_turns(s, core, 0) or _turns(s, core, 1) for core in square(s)):
+        return None
+    if any(_turns(s, core, 2) for core in square(s)):
+        s.note(
+            "rotary",
+            "The values are turned by position too. Usual is to turn queries and keys alone: "
+            "a turned value says where it stood, not how far away.",
+        )
+    same = s.x[:, :1].expand_as(s.x).contiguous()  # then nothing but the position differs
+    for core in cores(s.capture(same)):
+        products = (core.queries @ core.keys.mT).flatten(0, -3)  # (…, tokens, tokens)
+        tokens, least = products.shape[-1], 1e-3 * products.abs().max()
+        if products.shape[-2] != tokens or math.isqrt(tokens) ** 2 == tokens:
+            continue  # places in a square grid have two distances
+        wrong = "all scores are the same: every position is turned by the same angle"
+        if (products - products[..., :1, :1]).abs().max() > least:
+            diagonals = [products.diagonal(d, -2, -1) for d in range(1 - tokens, tokens)]
+            if all((d - d[..., :1]).abs().max() < least for d in diagonals):
+                continue
+            wrong = "scores at the same distance differ"
+        return Finding(
+            "rotary",
+            f"Queries or keys are turned by position, but where all tokens are equal, {wrong}. "
+            f"Turn both, by the same angles: the pair (a, b) becomes (a cos - b sin, "
+            f"a sin + b cos), with an angle for each position and pair.",
+            products[0],
+            "q·k where all tokens are equal, sentence 0, head 0",
+        )
+    return None
+
+
+def _turns(s, core, operand):
+    """Whether queries (0), keys (1) or values (2) are multiplied by a fixed cosine and sine."""
+    first, second = s.flows
+    path, _ = first.back(*core.operands[operand])
+    fixed = []
+    for at in path:
+        if first.calls[at].name in SCALING and at < len(second.calls):
+            pairs = zip(first.calls[at].inputs, second.calls[at].inputs, strict=False)
+            fixed += [k.value for k, again in pairs if torch.equal(k.value, again.value)]
+    for a in fixed:
+        if a.is_complex() and (a.abs() - 1).abs().max() < 1e-4:
+            return True
+    fixed = [a for a in fixed if ((a.abs() > 0.01) & (a.abs() < 0.99)).any()]  # no mask of 0 and 1
+    return any(
+        a.shape == b.shape and (a * a + b * b - 1).abs().max() < 1e-4
+        for a, b in combinations(fixed, 2)
+    )
