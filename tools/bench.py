@@ -6,6 +6,7 @@ rather than times. The tables are printed, and written to bench.json with their 
 
 import contextlib
 import ctypes
+import itertools
 import json
 import math
 import subprocess
@@ -100,25 +101,51 @@ def imports():
     yield _row("import", times, "attention_course", "torch", at_most=1.10)
 
 
+class ByHand(torch.nn.Module):
+    """Causal attention as a learner writes it: every step from the scores to the context."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads, self.head_dim = num_heads, d_model // num_heads
+        self.W_query = torch.nn.Linear(d_model, d_model, bias=False)
+        self.W_key = torch.nn.Linear(d_model, d_model, bias=False)
+        self.W_value = torch.nn.Linear(d_model, d_model, bias=False)
+        self.W_out = torch.nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        batch, tokens, d_model = x.shape
+        per_head = (batch, tokens, self.num_heads, self.head_dim)
+        queries = self.W_query(x).view(per_head).transpose(1, 2)
+        keys = self.W_key(x).view(per_head).transpose(1, 2)
+        values = self.W_value(x).view(per_head).transpose(1, 2)
+        scores = queries @ keys.transpose(2, 3) / math.sqrt(self.head_dim)
+        hidden = torch.triu(torch.ones(tokens, tokens, dtype=torch.bool), diagonal=1)
+        weights = torch.softmax(scores.masked_fill(hidden, -torch.inf), dim=-1)
+        context = (weights @ values).transpose(1, 2).contiguous()
+        return self.W_out(context.view(batch, tokens, d_model))
+
+
 def tracing():
     """Yield the rows for a traced forward pass / the plain one, with one thread and with all.
 
     Watching runs in one thread: more of them make the plain pass faster, and not the rest.
     """
+    kinds = {"fused": MultiHeadAttention, "by hand": ByHand}
     _keep_freed_memory()
     threads = torch.get_num_threads()
     try:
         for count in sorted({1, threads}):
             torch.set_num_threads(count)
-            for sizes, heads, most in (((1, 6, 32), 4, 6), ((4, 256, 256), 8, 1.10)):
-                split, x = MultiHeadAttention(sizes[-1], heads), _input(*sizes)
+            sizes = ((1, 6, 32), 4, 6), ((4, 256, 256), 8, 1.10)  # (…, d_model), heads, bound
+            for (kind, layer), (shape, heads, most) in itertools.product(kinds.items(), sizes):
+                attention, x = layer(shape[-1], heads), _input(*shape)
                 ways = {
-                    "traced": partial(attention_course.trace_shapes, split, x),
-                    "plain": partial(split, x),
+                    "traced": partial(attention_course.trace_shapes, attention, x),
+                    "plain": partial(attention, x),
                 }
                 with torch.no_grad():
                     times = Times(take_turns(ways, [], seconds=15), machine(), math.nan)
-                name = f"{sizes}, {count} thread(s)"
+                name = f"{kind} {shape}, {count} thread(s)"
                 yield _row(name, times, "traced", "plain", at_most=most)
     finally:
         torch.set_num_threads(threads)
