@@ -1,12 +1,15 @@
 """Who sees whom: what a mask hides, and why it does not."""
 
+import inspect
+
 import torch
 
 from .calling import is_mask
 from .cores import fused_mask
 from .flow import outputs
-from .guard import reachable
-from .report import Finding
+from .guard import copy_module, reachable
+from .masks import influence
+from .report import Finding, listed
 from .scores import square
 
 
@@ -15,13 +18,19 @@ def future_visible(s):
     kind, pairs = s.mask_kind
     if kind == "causal" and s.causal is not False:
         return _in_training(s)
+    if kind not in ("all", "some", "window"):
+        return None
+    if s.causal is not False and (finding := _in_training_alone(s)):
+        return finding
     if kind == "window" and s.causal is not True:
         s.note("window", "Each token sees those near it, before and after: a two-way window.")
         return None
-    if kind not in ("all", "some", "window"):
-        return None
     sight = s.mask_in_sight or (kind == "some" and not s.cores)
-    intent = s.causal is True or (s.causal is None and sight)
+    switch = find_switch(s) if s.causal or (s.causal is None and sight) else None
+    intent = s.causal is True or (s.causal is None and sight and switch is None)
+    if switch and not intent:
+        s.note("two-way", _said_of(switch))
+        return None
     if kind == "some" and not intent and s.causal is None:
         s.tell("causal or not was not judged: some future pairs are seen, and no mask is in sight")
         return None
@@ -39,7 +48,7 @@ def future_visible(s):
     share = "" if kind == "all" else f" ({len(first)} future pairs are visible, not all)"
     return Finding(
         "future-visible",
-        f"Position {i} sees position {j}{share}: {_why_visible(s)}",
+        f"Position {i} sees position {j}{share}: {_why_visible(s, switch)}",
         pairs.float(),
         "which pairs are seen: the token that looks (row), the token seen (column)",
     )
@@ -47,34 +56,130 @@ def future_visible(s):
 
 def _in_training(s):
     """The future is hidden in evaluation mode: is it in training mode too?"""
-    if s.random or s.fresh or not s.trains_alike or DISTURBED & set(s.found):
+    pairs = _training_pairs(s)
+    if pairs is None or not pairs.triu(1).any():
         return None
-    moves = s.training_influence
-    ahead = (moves > 0).triu(1)
-    if not ahead.any():
-        return None
-    i, j = ahead.nonzero()[0].tolist()
+    i, j = pairs.triu(1).nonzero()[0].tolist()
     return Finding(
         "future-visible",
         f"In training mode position {i} sees position {j}; in evaluation mode it does not. The "
         f"mask must be applied in both: what is learned with the future in sight fails without.",
-        (moves > 0).float(),
+        pairs.float(),
         "which pairs are seen in training mode",
     )
 
 
-def _why_visible(s):
-    thrown = _thrown_away(s)
-    if thrown is not None:
-        name = thrown.name
-        where = f" in `{thrown.line}`" if thrown.line else ""
+def _in_training_alone(s):
+    """The future is seen in evaluation mode: is it hidden in training mode?"""
+    pairs = _training_pairs(s)
+    if pairs is None or pairs.triu(1).any() or not pairs.tril(-1).any():
+        return None
+    seen = s.mask_kind[1]
+    i, j = seen.triu(1).nonzero()[0].tolist()
+    return Finding(
+        "future-visible",
+        f"In evaluation mode position {i} sees position {j}; in training mode it does not. The "
+        f"mask must be applied in both: apply it without asking for self.training.",
+        seen.float(),
+        "which pairs are seen in evaluation mode",
+    )
+
+
+def _training_pairs(s):
+    """(tokens, tokens) Boolean: the pairs seen in training mode; None where it is no other."""
+    if s.random or s.fresh or not s.trains_alike or DISTURBED & set(s.found):
+        return None
+    if not s.differs(s.look(s.x, module=s.training), s.base)[1].any():
+        return None
+    return s.training_influence > 0
+
+
+# --- a mask that must be asked for ----------------------------------------------------------
+
+
+def find_switch(s):
+    """(name, pairs seen with it on) of an argument of forward that is off by default, or None.
+
+    It counts where it hides the future, whatever its name, or where its name says so.
+    """
+    if s.random or s.fresh:
+        return None
+    named = None
+    for path, part in s.pristine.named_modules():
+        for name in _switches(part)[:4]:
+            pairs = _pairs_with(s, path, name)
+            if pairs is None:
+                continue
+            if not pairs.triu(1).any() and pairs.tril(-1).any():
+                return name, pairs
+            if name in _FLAGS:
+                named = named or (name, pairs)
+    return named
+
+
+def _switches(part):
+    """The arguments of forward that are False by default, those that name a mask first."""
+    if type(part).__module__.startswith("torch."):
+        return []
+    try:
+        parameters = inspect.signature(part.forward).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    names = [parameter.name for parameter in parameters if parameter.default is False]
+    return sorted(names, key=lambda name: name not in _FLAGS)
+
+
+def _pairs_with(s, path, name):
+    """(tokens, tokens): the pairs seen with the argument True where the caller leaves it out."""
+    module, left_out = copy_module(s.pristine, share=True), []
+    part = module.get_submodule(path)
+    forward, signature = part.forward, inspect.signature(part.forward)
+
+    def turned_on(*args, **kwargs):
+        if name not in signature.bind(*args, **kwargs).arguments:
+            left_out.append(name)
+            kwargs[name] = True
+        return forward(*args, **kwargs)
+
+    kept, s.module = s.module, module
+    try:
+        part.forward = turned_on
+        pairs = influence(s, s.masks, s.look(s.x), range(s.sizes.tokens))
+    except Exception:
+        return None
+    finally:
+        s.module = kept
+    return pairs if left_out else None
+
+
+def _said_of(switch):
+    name, pairs = switch
+    still = pairs.triu(1).nonzero()
+    if not len(still):
+        return f"Two-way, as {name}=False is the default; {name}=True hides the future."
+    i, j = still[-1].tolist()
+    return (
+        f"Two-way, as {name}=False is the default; but position {i} sees position {j} with "
+        f"{name}=True as well."
+    )
+
+
+# --- why ------------------------------------------------------------------------------------
+
+
+def _why_visible(s, switch=None):
+    if switch and not switch[1].triu(1).any():
         return (
-            f"the result of {name} is thrown away{where}. {name} returns a new "
-            f"tensor: use {name}_ or keep the result, scores = scores.{name}(...)."
+            f"the mask is applied only when it is asked for: {switch[0]}=True hides the future, "
+            f"and the default is {switch[0]}=False. Make True the default."
         )
+    if thrown := _thrown_away(s):
+        return _kept_instead(thrown)
     if beside := _beside_the_mask(s):
         return beside
     for core in square(s):
+        if idle := _hides_nothing(s, core):
+            return idle
         if core.fused is not None:
             mask = fused_mask(core.fused)
             if mask is not None and mask.is_floating_point():
@@ -83,6 +188,8 @@ def _why_visible(s):
                     "added to the scores and hides nothing where it holds 0 and 1. Give a "
                     "Boolean mask, True = keep."
                 )
+            if mask is not None:
+                return _OTHER_PAIRS
             return "scaled_dot_product_attention got no mask: pass is_causal=True."
         if core.scores is None:
             continue
@@ -94,10 +201,7 @@ def _why_visible(s):
                 f"below: use masked_fill(mask, float('-inf'))."
             )
         if (core.scores < -1e3).any():
-            return (
-                "the mask hides other pairs than those of the future. All pairs above the "
-                "diagonal should be hidden: torch.ones(tokens, tokens).triu(1)."
-            )
+            return _OTHER_PAIRS
         if names & {"masked_fill", "masked_fill_", "where", "assign"} and _constant_above(s, core):
             value = _fill(core)
             return (
@@ -121,6 +225,51 @@ def _why_visible(s):
     )
 
 
+_OTHER_PAIRS = (
+    "the mask hides other pairs than those of the future. All pairs above the diagonal should be "
+    "hidden: torch.ones(tokens, tokens).triu(1)."
+)
+
+
+def _kept_instead(thrown):
+    """What to say of a masking call whose result is thrown away."""
+    name, where = thrown.name, f" in `{thrown.line}`" if thrown.line else ""
+    said = f"the result of {name} is thrown away{where}."
+    if name in ("tril", "triu"):
+        return (
+            f"{said} And {name} makes scores 0, which does not hide: exp(0) = 1 is a weight like "
+            f"any other. Use scores = scores.masked_fill(mask, float('-inf'))."
+        )
+    if name == "where":
+        return f"{said} where returns a new tensor: keep the result, scores = torch.where(...)."
+    return (
+        f"{said} {name} returns a new tensor: use {name}_ or keep the result, "
+        f"scores = scores.{name}(...)."
+    )
+
+
+def _hides_nothing(s, core):
+    """What to say of a mask that reaches the softmax and is the same for all pairs, or None."""
+    wanted = "Hide the pairs above the diagonal: torch.ones(tokens, tokens).triu(1)."
+    if core.fused is not None:
+        mask = fused_mask(core.fused)
+        if mask is not None and mask.dtype == torch.bool and mask.all():
+            return f"the mask given to {core.fused.name} is True, keep, for all pairs. {wanted}"
+        return None
+    idle = None
+    for at in core.path:
+        call = s.flow.calls[at]
+        if call.name not in ("masked_fill", "masked_fill_"):
+            continue
+        if any(kept.value.dtype == torch.bool and kept.value.any() for kept in call.inputs):
+            return None
+        idle = call
+    if idle is None:
+        return None
+    where = f" in `{idle.line}`" if idle.line else ""
+    return f"the mask{where} hides nothing: it is False for all pairs. {wanted}"
+
+
 def _added_mask(s, core):
     """(above, below) of a triangle that is added to the scores and does not hide, or None."""
     for at in core.path:
@@ -134,21 +283,43 @@ def _added_mask(s, core):
 
 def _beside_the_mask(s):
     """What to say where the weights of all heads, or of some, hide the future; or None."""
-    leaks = [
-        (core.weights.abs() > 1e-12).triu(1).flatten(-2).any(dim=-1).flatten() for core in square(s)
-    ]
+    leaks = [_ahead(core).flatten() for core in square(s)]
     if not leaks or torch.cat(leaks).all() or DISTURBED & set(s.found):
         return None
     heads = torch.cat(leaks)
     if heads.any():
+        if masked := _masked_sentences(s):
+            return masked
         return (
             f"the mask hides the future in {int((~heads).sum())} of {len(heads)} heads (counted "
             f"over all sentences) and not in the others. Mask the scores of each head."
         )
     return (
         "the weights hide the future, so it comes by another way: something beside the attention "
-        "mixes tokens, such as a mean, a norm or a difference over the tokens' axis."
+        "mixes tokens, such as a shift, a mean, a norm or a difference over the tokens' axis."
     )
+
+
+def _masked_sentences(s):
+    """What to say where the mask hides the future in some sentences and not in others, or None."""
+    cores = [core for core in square(s) if core.weights.dim() > 2]
+    leaks = [_ahead(core).flatten(1) for core in cores if len(core.weights) == s.sizes.batch]
+    if not leaks or len(leaks) < len(square(s)):
+        return None
+    leaks = torch.cat(leaks, dim=1)
+    if (leaks.any(dim=1) != leaks.all(dim=1)).any():
+        return None
+    hidden = (~leaks.any(dim=1)).nonzero().flatten().tolist()
+    return (
+        f"the mask hides the future in {'sentence' if len(hidden) == 1 else 'sentences'} "
+        f"{listed(hidden)} of {s.sizes.batch} and not in the others. Mask the scores of each "
+        f"sentence: a mask (tokens, tokens) is spread over all of them."
+    )
+
+
+def _ahead(core):
+    """(…): whether the weights of a head of a sentence lie on later tokens."""
+    return (core.weights.abs() > 1e-12).triu(1).flatten(-2).any(dim=-1)
 
 
 def _fill(core):
@@ -161,11 +332,14 @@ def _zeros_above(core):
 
 
 def _thrown_away(s):
-    """A masking call whose result nothing reads, or None."""
+    """A masking call on the scores whose result nothing reads, or None."""
+    cores = [core for core in square(s) if core.fused is None]
+    chain = {at for core in cores for at in (core.operands[0][1], *core.path)}
     for at, call in enumerate(s.flow.calls):
         if call.name in ("masked_fill", "where", "masked_scatter", "tril", "triu"):
             made = outputs(call)
-            if made and not s.flow.users(made[0], at) and call.inputs:
+            read = any(s.flow.maker(kept, at) in chain for kept in call.inputs)
+            if read and made and not s.flow.users(made[0], at):
                 return call
     return None
 
@@ -174,6 +348,13 @@ def mask_off_by_one(s):
     """The diagonal is one off: a band above it is visible, or the diagonal itself is hidden."""
     kind, pairs = s.mask_kind
     if kind == "band" and s.causal is not False:
+        if beside := _beside_the_mask(s):
+            return Finding(
+                "future-visible",
+                f"Position 0 sees position 1: {beside}",
+                pairs.float(),
+                "which pairs are seen: the token that looks (row), the token seen (column)",
+            )
         k = int(pairs[0].nonzero().max())
         return Finding(
             "mask-off-by-one",
@@ -183,7 +364,7 @@ def mask_off_by_one(s):
             pairs.float(),
             "which pairs are seen: the token that looks (row), the token seen (column)",
         )
-    if s.diagonal_hidden and kind != "past":
+    if s.diagonal_hidden and kind != "past" and not _rows_alike(s):
         return Finding(
             "mask-off-by-one",
             "No token attends to itself: the diagonal is hidden too, and token 0 has no key "
@@ -214,6 +395,16 @@ def past_hidden(s):
             "past-hidden",
             "Each token sees itself alone: the past is hidden as well as the future."
             + ("" if s.cores else " No (tokens, tokens) scores were seen: queries @ keys.mT."),
+            pairs.float(),
+            "which pairs are seen: the token that looks (row), the token seen (column)",
+        )
+    if kind == "causal" and s.diagonal_hidden and _rows_alike(s):
+        last = s.sizes.tokens - 1
+        return Finding(
+            "past-hidden",
+            f"Each token sees token 0 alone, and position {last} does not see position {last}: "
+            f"one row of a mask is applied to all rows. Give the whole mask, (tokens, tokens), "
+            f"with a row for each token that looks.",
             pairs.float(),
             "which pairs are seen: the token that looks (row), the token seen (column)",
         )
@@ -297,12 +488,12 @@ def mask_in_sight(s):
         if isinstance(thing, torch.Tensor) and is_mask(thing):
             return f"the attribute {path}"
     for call, again in zip(s.flow.calls, s.flows[1].calls, strict=False):
-        if call.name in ("tril", "triu", "masked_fill", "masked_fill_") and _fixed(call, again):
+        if _has_order(s, call) and _fixed(call, again):
             return f"{call.name} in `{call.line}`" if call.line else call.name
     if any(getattr(part, n, None) is True for part in s.original.modules() for n in _FLAGS):
         return "the attribute causal = True"
     for core in s.cores:
-        if core.fused is not None and fused_mask(core.fused) is not None:
+        if core.fused is not None and _ordered(fused_mask(core.fused)):
             return "the mask given to scaled_dot_product_attention"
     for core in square(s):
         if core.fused is None and core.scores is not None and _constant_above(s, core):
@@ -311,6 +502,42 @@ def mask_in_sight(s):
 
 
 _FLAGS = ("causal", "is_causal", "masked", "use_mask", "use_causal_mask", "mask", "autoregressive")
+
+
+def _has_order(s, call):
+    """Whether a call has to do with the order of the tokens, as a causal mask has."""
+    if call.name in ("masked_fill", "masked_fill_"):
+        return any(_ordered(k.value) for k in call.inputs if not k.value.is_floating_point())
+    if call.name not in ("tril", "triu") or not outputs(call):
+        return False
+    made, other = outputs(call)[0].value, "triu" if call.name == "tril" else "tril"
+    turned = [o.value for c in s.flow.calls if c.name == other for o in outputs(c)]
+    # a triangle and its mirror image are cut for what is two-way, such as a window
+    return not any(made.shape == t.shape and torch.equal(made, t.mT) for t in turned)
+
+
+def _ordered(mask):
+    """Whether a mask hides by the order of the tokens: not by rows, by columns, or both ways."""
+    if mask is None or mask.dim() < 2:
+        return False
+    rows, columns = mask.shape[-2:]
+    if rows != columns or rows < 3:
+        return _staircase(mask.squeeze())
+    if mask.is_floating_point() and mask.unique().numel() > 2:
+        return False
+    later = torch.ones(rows - 1, columns, dtype=torch.bool, device=mask.device).triu(1)
+    others = torch.where(later, mask[..., :-1, :], mask[..., 1:, :])  # all but the diagonal
+    if (others == others[..., :1, :]).all() or (mask == mask[..., :1]).all():
+        return False
+    return not torch.equal(mask, mask.mT)
+
+
+def _staircase(mask):
+    """Whether a mask is a triangle on two other axes than queries and keys."""
+    if mask.dim() != 2 or min(mask.shape) < 3 or mask.dtype != torch.bool:
+        return False
+    triangle = torch.ones_like(mask).triu(1)
+    return torch.equal(mask, triangle) or torch.equal(mask, ~triangle)
 
 
 def _fixed(call, again):
@@ -325,9 +552,33 @@ def _constant_above(s, core):
 
 
 def diagonal_hidden(s):
-    """Whether the weights show that no token attends to itself."""
+    """Whether the weights show that no token attends to itself or to later ones.
+
+    The first may attend to any: where all its keys are filled with one number, it sees all.
+    """
     cores = square(s)
     if not cores or s.sizes.tokens < 3:
         return False
-    inner = [_seen(s, core).diagonal(dim1=-2, dim2=-1)[..., 1:] for core in cores]
-    return not any(seen.any() for seen in inner)
+    return not any(_seen(s, core).triu()[..., 1:, :].any() for core in cores)
+
+
+def _rows_alike(s):
+    """Whether every token that looks sees the same keys, and not all of them."""
+    seen = [_seen(s, core) for core in square(s)]
+    return bool(seen) and all((a == a[..., :1, :]).all() and not a.all() for a in seen)
+
+
+def why_nan(s):
+    """What the scores and weights tell of NaN in the output, or None."""
+    for core in square(s):
+        if core.scores is not None and (core.scores == -torch.inf).all():
+            return "The mask hides every pair, so no token has a key left."
+        if core.scores is not None and (core.scores == torch.inf).any():
+            return "Some scores are +inf, and inf / inf is NaN. Fill hidden scores with -inf."
+        soft = core.normalised
+        if soft is not None and soft.isfinite().all() and core.weights.isinf().any():
+            return (
+                "Weights are filled with infinity after the softmax. Hide before it: fill the "
+                "scores with float('-inf')."
+            )
+    return None
