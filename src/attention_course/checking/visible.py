@@ -1,16 +1,16 @@
 """Who sees whom: what a mask hides, and why it does not."""
 
-import inspect
+from dataclasses import replace
 
 import torch
 
 from .calling import is_mask
 from .cores import fused_mask
 from .flow import outputs
-from .guard import copy_module, reachable
 from .masks import influence
 from .report import Finding, listed
 from .scores import square
+from .sight import constant_above, find_switch, hides_future, said_of_switch
 
 
 def future_visible(s):
@@ -26,17 +26,22 @@ def future_visible(s):
         s.note("window", "Each token sees those near it, before and after: a two-way window.")
         return None
     sight = s.mask_in_sight or (kind == "some" and not s.cores)
+    if s.causal is not False and (sight or s.causal) and (meant := _meant_to_be_seen(s)):
+        s.note(*meant)
+        return None
     switch = find_switch(s) if s.causal or (s.causal is None and sight) else None
     intent = s.causal is True or (s.causal is None and sight and switch is None)
     if switch and not intent:
-        s.note("two-way", _said_of(switch))
+        s.note("two-way", said_of_switch(switch))
         return None
     if kind == "some" and not intent and s.causal is None:
         s.tell("causal or not was not judged: some future pairs are seen, and no mask is in sight")
         return None
     if kind == "all" and not intent:
         if s.causal is None and not s.way.masks:
-            s.note("two-way", "Every token sees every other, and no mask is in sight: two-way.")
+            s.note(
+                "two-way", "Every token sees every other, and no causal mask is in sight: two-way."
+            )
         return None
     if kind == "some" and (s.causal is False or s.diagonal_hidden):
         return None
@@ -52,6 +57,37 @@ def future_visible(s):
         pairs.float(),
         "which pairs are seen: the token that looks (row), the token seen (column)",
     )
+
+
+def _meant_to_be_seen(s):
+    """A note where all that is seen of the future is another input, or a prefix; or None."""
+    if s.way.inputs + len(s.way.keywords) == 2 and not s.random and not s.fresh:
+        kept, s.way = s.way, replace(s.way, other=(1, s.draw(3)))
+        try:
+            pairs = influence(s, s.masks, s.look(s.x), range(s.sizes.tokens))
+        finally:
+            s.way = kept
+        if hides_future(pairs):
+            said = "The future of the first input is hidden, and all of the second is seen."
+            return "second-input", said
+    if s.causal is None and (length := _prefix(s)):
+        said = "and of the others only what stands before them: a mask with a prefix."
+        return "prefix", f"All tokens see the first {length}, {said}"
+    return None
+
+
+def _prefix(s):
+    """How many tokens at the start all weights let everyone see, where the rest is causal; or 0."""
+    cores = square(s)
+    if not cores or DISTURBED & set(s.found) or s.mask_kind[0] != "some":
+        return 0
+    tokens = s.sizes.tokens
+    pairs = s.mask_kind[1]
+    length = int(pairs[0].sum())
+    wanted = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+    wanted[:, :length] = True
+    same = all((_seen(s, core).cpu() == wanted).all() for core in cores)
+    return length if same and torch.equal(pairs.cpu(), wanted) else 0
 
 
 def _in_training(s):
@@ -72,7 +108,7 @@ def _in_training(s):
 def _in_training_alone(s):
     """The future is seen in evaluation mode: is it hidden in training mode?"""
     pairs = _training_pairs(s)
-    if pairs is None or pairs.triu(1).any() or not pairs.tril(-1).any():
+    if pairs is None or not hides_future(pairs):
         return None
     seen = s.mask_kind[1]
     i, j = seen.triu(1).nonzero()[0].tolist()
@@ -94,84 +130,14 @@ def _training_pairs(s):
     return s.training_influence > 0
 
 
-# --- a mask that must be asked for ----------------------------------------------------------
-
-
-def find_switch(s):
-    """(name, pairs seen with it on) of an argument of forward that is off by default, or None.
-
-    It counts where it hides the future, whatever its name, or where its name says so.
-    """
-    if s.random or s.fresh:
-        return None
-    named = None
-    for path, part in s.pristine.named_modules():
-        for name in _switches(part)[:4]:
-            pairs = _pairs_with(s, path, name)
-            if pairs is None:
-                continue
-            if not pairs.triu(1).any() and pairs.tril(-1).any():
-                return name, pairs
-            if name in _FLAGS:
-                named = named or (name, pairs)
-    return named
-
-
-def _switches(part):
-    """The arguments of forward that are False by default, those that name a mask first."""
-    if type(part).__module__.startswith("torch."):
-        return []
-    try:
-        parameters = inspect.signature(part.forward).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    names = [parameter.name for parameter in parameters if parameter.default is False]
-    return sorted(names, key=lambda name: name not in _FLAGS)
-
-
-def _pairs_with(s, path, name):
-    """(tokens, tokens): the pairs seen with the argument True where the caller leaves it out."""
-    module, left_out = copy_module(s.pristine, share=True), []
-    part = module.get_submodule(path)
-    forward, signature = part.forward, inspect.signature(part.forward)
-
-    def turned_on(*args, **kwargs):
-        if name not in signature.bind(*args, **kwargs).arguments:
-            left_out.append(name)
-            kwargs[name] = True
-        return forward(*args, **kwargs)
-
-    kept, s.module = s.module, module
-    try:
-        part.forward = turned_on
-        pairs = influence(s, s.masks, s.look(s.x), range(s.sizes.tokens))
-    except Exception:
-        return None
-    finally:
-        s.module = kept
-    return pairs if left_out else None
-
-
-def _said_of(switch):
-    name, pairs = switch
-    still = pairs.triu(1).nonzero()
-    if not len(still):
-        return f"Two-way, as {name}=False is the default; {name}=True hides the future."
-    i, j = still[-1].tolist()
-    return (
-        f"Two-way, as {name}=False is the default; but position {i} sees position {j} with "
-        f"{name}=True as well."
-    )
-
-
 # --- why ------------------------------------------------------------------------------------
 
 
 def _why_visible(s, switch=None):
-    if switch and not switch[1].triu(1).any():
+    if switch and hides_future(switch[1]):
         return (
-            f"the mask is applied only when it is asked for: {switch[0]}=True hides the future, "
-            f"and the default is {switch[0]}=False. Make True the default."
+            f"the mask is applied only when it is asked for: {switch[0]} is False, and where it "
+            f"is True, the future is hidden. Make True the default."
         )
     if thrown := _thrown_away(s):
         return _kept_instead(thrown)
@@ -189,7 +155,11 @@ def _why_visible(s, switch=None):
                     "Boolean mask, True = keep."
                 )
             if mask is not None:
-                return _OTHER_PAIRS
+                return (
+                    f"the mask given to scaled_dot_product_attention is True, which means keep, "
+                    f"for {'all pairs' if mask.all() else 'pairs of the future'}. Give "
+                    f"torch.ones(tokens, tokens, dtype=torch.bool).tril()."
+                )
             return "scaled_dot_product_attention got no mask: pass is_causal=True."
         if core.scores is None:
             continue
@@ -202,7 +172,7 @@ def _why_visible(s, switch=None):
             )
         if (core.scores < -1e3).any():
             return _OTHER_PAIRS
-        if names & {"masked_fill", "masked_fill_", "where", "assign"} and _constant_above(s, core):
+        if names & {"masked_fill", "masked_fill_", "where", "assign"} and constant_above(core):
             value = _fill(core)
             return (
                 f"the scores of hidden pairs are filled with {value:.3g}, too close to the "
@@ -238,7 +208,8 @@ def _kept_instead(thrown):
     if name in ("tril", "triu"):
         return (
             f"{said} And {name} makes scores 0, which does not hide: exp(0) = 1 is a weight like "
-            f"any other. Use scores = scores.masked_fill(mask, float('-inf'))."
+            f"any other. Use scores = scores.masked_fill(mask, float('-inf')) with mask = "
+            f"torch.ones(tokens, tokens, dtype=torch.bool).triu(1)."
         )
     if name == "where":
         return f"{said} where returns a new tensor: keep the result, scores = torch.where(...)."
@@ -250,24 +221,26 @@ def _kept_instead(thrown):
 
 def _hides_nothing(s, core):
     """What to say of a mask that reaches the softmax and is the same for all pairs, or None."""
-    wanted = "Hide the pairs above the diagonal: torch.ones(tokens, tokens).triu(1)."
-    if core.fused is not None:
-        mask = fused_mask(core.fused)
-        if mask is not None and mask.dtype == torch.bool and mask.all():
-            return f"the mask given to {core.fused.name} is True, keep, for all pairs. {wanted}"
+    masks = [mask for at in core.path for mask in _masks_of(s.flow.calls[at])]
+    if not masks or any(mask.any() for mask, _ in masks):
         return None
-    idle = None
-    for at in core.path:
-        call = s.flow.calls[at]
-        if call.name not in ("masked_fill", "masked_fill_"):
-            continue
-        if any(kept.value.dtype == torch.bool and kept.value.any() for kept in call.inputs):
-            return None
-        idle = call
-    if idle is None:
-        return None
-    where = f" in `{idle.line}`" if idle.line else ""
-    return f"the mask{where} hides nothing: it is False for all pairs. {wanted}"
+    mask, line = masks[-1]
+    what = "False" if mask.dtype == torch.bool else "0"
+    where = f" in `{line}`" if line else ""
+    return (
+        f"the mask{where} hides nothing: it is {what} for all pairs. Hide the pairs above the "
+        f"diagonal: torch.ones(tokens, tokens).triu(1)."
+    )
+
+
+def _masks_of(call):
+    """(mask, line) of a call that masks the scores by a fill or a sum with a constant."""
+    if call.name in ("masked_fill", "masked_fill_"):
+        return [(k.value, call.line) for k in call.inputs if k.value.dtype == torch.bool]
+    if call.name in ("add", "add_", "sub", "sub_"):
+        added = [k.value for k in call.inputs if not k.tensor.requires_grad and k.value.dim() > 1]
+        return [(mask, call.line) for mask in added if is_mask(mask) or not mask.any()]
+    return []
 
 
 def _added_mask(s, core):
@@ -338,8 +311,10 @@ def _thrown_away(s):
     for at, call in enumerate(s.flow.calls):
         if call.name in ("masked_fill", "where", "masked_scatter", "tril", "triu"):
             made = outputs(call)
-            read = any(s.flow.maker(kept, at) in chain for kept in call.inputs)
-            if read and made and not s.flow.users(made[0], at):
+            if not made or s.flow.users(made[0], at):
+                continue
+            sources = [o for k in call.inputs for o, _ in s.flow.origin(k, at).sources]
+            if chain.intersection(sources):
                 return call
     return None
 
@@ -348,14 +323,14 @@ def mask_off_by_one(s):
     """The diagonal is one off: a band above it is visible, or the diagonal itself is hidden."""
     kind, pairs = s.mask_kind
     if kind == "band" and s.causal is not False:
+        k = int(pairs[0].nonzero().max())
         if beside := _beside_the_mask(s):
             return Finding(
                 "future-visible",
-                f"Position 0 sees position 1: {beside}",
+                f"Position 0 sees position {k}: {beside}",
                 pairs.float(),
                 "which pairs are seen: the token that looks (row), the token seen (column)",
             )
-        k = int(pairs[0].nonzero().max())
         return Finding(
             "mask-off-by-one",
             f"Position 0 sees position {k}, and no later one: the mask begins {k} "
@@ -365,10 +340,12 @@ def mask_off_by_one(s):
             "which pairs are seen: the token that looks (row), the token seen (column)",
         )
     if s.diagonal_hidden and kind != "past" and not _rows_alike(s):
+        said = "No token attends to itself: the diagonal is hidden too, and token 0 has no key left"
+        if all(_seen(s, core)[..., 0, 0].all() and not _ahead(core).any() for core in square(s)):
+            said = "No token but token 0 attends to itself: the diagonal is hidden too"
         return Finding(
             "mask-off-by-one",
-            "No token attends to itself: the diagonal is hidden too, and token 0 has no key "
-            "left. Hide above the diagonal only: triu(diagonal=1).",
+            f"{said}. Hide above the diagonal only: triu(diagonal=1).",
             pairs.float(),
             "which pairs are seen: the token that looks (row), the token seen (column)",
         )
@@ -408,6 +385,16 @@ def past_hidden(s):
             pairs.float(),
             "which pairs are seen: the token that looks (row), the token seen (column)",
         )
+    if s.causal is False and kind in ("all", "window"):
+        pairs = _training_pairs(s)
+        if pairs is not None and hides_future(pairs):
+            return Finding(
+                "future-hidden",
+                "In training mode position 0 does not see position 1, although causal=False was "
+                "asked for: a mask is at work, and in evaluation mode there is none.",
+                pairs.float(),
+                "which pairs are seen in training mode",
+            )
     if s.causal is False and kind in ("causal", "band", "some"):
         i, j = (~pairs).nonzero()[0].tolist()
         return Finding(
@@ -477,80 +464,6 @@ def mask_kind(s):
     return "some", pairs
 
 
-def mask_in_sight(s):
-    """Where a causal mask stands that does nothing, in words; "" where there is none."""
-    if any(getattr(part, n, None) is False for part in s.original.modules() for n in _FLAGS):
-        return ""
-    for name, buffer in s.original.named_buffers():
-        if is_mask(buffer):
-            return f"the buffer {name}"
-    for path, thing in reachable(s.original):
-        if isinstance(thing, torch.Tensor) and is_mask(thing):
-            return f"the attribute {path}"
-    for call, again in zip(s.flow.calls, s.flows[1].calls, strict=False):
-        if _has_order(s, call) and _fixed(call, again):
-            return f"{call.name} in `{call.line}`" if call.line else call.name
-    if any(getattr(part, n, None) is True for part in s.original.modules() for n in _FLAGS):
-        return "the attribute causal = True"
-    for core in s.cores:
-        if core.fused is not None and _ordered(fused_mask(core.fused)):
-            return "the mask given to scaled_dot_product_attention"
-    for core in square(s):
-        if core.fused is None and core.scores is not None and _constant_above(s, core):
-            return "a fill above the diagonal"
-    return ""
-
-
-_FLAGS = ("causal", "is_causal", "masked", "use_mask", "use_causal_mask", "mask", "autoregressive")
-
-
-def _has_order(s, call):
-    """Whether a call has to do with the order of the tokens, as a causal mask has."""
-    if call.name in ("masked_fill", "masked_fill_"):
-        return any(_ordered(k.value) for k in call.inputs if not k.value.is_floating_point())
-    if call.name not in ("tril", "triu") or not outputs(call):
-        return False
-    made, other = outputs(call)[0].value, "triu" if call.name == "tril" else "tril"
-    turned = [o.value for c in s.flow.calls if c.name == other for o in outputs(c)]
-    # a triangle and its mirror image are cut for what is two-way, such as a window
-    return not any(made.shape == t.shape and torch.equal(made, t.mT) for t in turned)
-
-
-def _ordered(mask):
-    """Whether a mask hides by the order of the tokens: not by rows, by columns, or both ways."""
-    if mask is None or mask.dim() < 2:
-        return False
-    rows, columns = mask.shape[-2:]
-    if rows != columns or rows < 3:
-        return _staircase(mask.squeeze())
-    if mask.is_floating_point() and mask.unique().numel() > 2:
-        return False
-    later = torch.ones(rows - 1, columns, dtype=torch.bool, device=mask.device).triu(1)
-    others = torch.where(later, mask[..., :-1, :], mask[..., 1:, :])  # all but the diagonal
-    if (others == others[..., :1, :]).all() or (mask == mask[..., :1]).all():
-        return False
-    return not torch.equal(mask, mask.mT)
-
-
-def _staircase(mask):
-    """Whether a mask is a triangle on two other axes than queries and keys."""
-    if mask.dim() != 2 or min(mask.shape) < 3 or mask.dtype != torch.bool:
-        return False
-    triangle = torch.ones_like(mask).triu(1)
-    return torch.equal(mask, triangle) or torch.equal(mask, ~triangle)
-
-
-def _fixed(call, again):
-    """Whether a mask is the same for two inputs: one that is made of the scores hides no future."""
-    masks = [[k.value for k in c.inputs if not k.value.is_floating_point()] for c in (call, again)]
-    return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(*masks, strict=False))
-
-
-def _constant_above(s, core):
-    above = core.scores[..., torch.ones(core.scores.shape[-2:], dtype=torch.bool).triu(1)]
-    return bool((above == above.flatten()[0]).all())
-
-
 def diagonal_hidden(s):
     """Whether the weights show that no token attends to itself or to later ones.
 
@@ -574,7 +487,7 @@ def why_nan(s):
         if core.scores is not None and (core.scores == -torch.inf).all():
             return "The mask hides every pair, so no token has a key left."
         if core.scores is not None and (core.scores == torch.inf).any():
-            return "Some scores are +inf, and inf / inf is NaN. Fill hidden scores with -inf."
+            return "Some scores are +inf, and inf / inf is NaN. A mask must fill with -inf."
         soft = core.normalised
         if soft is not None and soft.isfinite().all() and core.weights.isinf().any():
             return (
