@@ -205,6 +205,8 @@ def said_of_switch(switch):
     still = pairs.triu(1).nonzero()
     if hides_future(pairs):
         return f"Two-way, as {name} is False; where it is True, the future is hidden."
+    if not len(still):
+        return f"Two-way, as {name} is False."
     i, j = still[-1].tolist()
     return (
         f"Two-way, as {name} is False; but where it is True, position {i} sees position {j} as "

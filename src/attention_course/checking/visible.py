@@ -35,7 +35,10 @@ def future_visible(s):
         s.note("two-way", said_of_switch(switch))
         return None
     if kind == "some" and not intent and s.causal is None:
-        s.tell("causal or not was not judged: some future pairs are seen, and no mask is in sight")
+        s.tell(
+            "causal or not was not judged: some future pairs are seen, and no causal mask is in "
+            "sight"
+        )
         return None
     if kind == "all" and not intent:
         if s.causal is None and not s.way.masks:
