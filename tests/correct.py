@@ -407,6 +407,153 @@ class WindowBothWays(Plain):
         return scores.masked_fill(pairs.triu(2) | pairs.tril(-2), -torch.inf)
 
 
+class WindowBeyondTheEnd(Plain):
+    """A window both ways that is wider than a short input."""
+
+    def hide(self, scores):
+        ones = torch.ones(scores.shape[-2:])
+        return scores.masked_fill(ones.tril(9) * ones.triu(-9) == 0, -torch.inf)
+
+
+class DistancesOfTriangles(Plain):
+    def hide(self, scores):
+        far = torch.ones(scores.shape[-2:]).triu(1).cumsum(1).triu(1)
+        return scores - 0.3 * (far + far.mT)
+
+
+class DistancesOfTwoTriangles(Plain):
+    def hide(self, scores):
+        later = torch.ones(scores.shape[-2:]).triu(1).cumsum(1).triu(1)
+        before = torch.ones(scores.shape[-2:]).tril(-1).cumsum(0).tril(-1)
+        return scores - 0.3 * later - 0.3 * before
+
+
+class EmptyTokensHidden(Plain):
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        empty = (x.abs().sum(-1) == 0)[:, None, None, :]
+        weights = self.soften(self.scores(q, k).masked_fill(empty, -torch.inf))
+        return self.o(self.merge(weights @ v))
+
+
+class EmptyTokensHiddenInTheKernel(Plain):
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        filled = (x.abs().sum(-1) != 0)[:, None, None, :].expand(-1, 1, x.shape[1], -1)
+        return self.o(self.merge(F.scaled_dot_product_attention(q, k, v, filled)))
+
+
+class FarIsLessInTheKernel(Plain):
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        places = torch.arange(x.shape[1])
+        bias = -0.3 * (places[:, None] - places).abs()
+        return self.o(self.merge(F.scaled_dot_product_attention(q, k, v, bias)))
+
+
+class NoNaN(Plain):
+    def hide(self, scores):
+        return scores.masked_fill(scores.isnan(), 0.0)
+
+
+class OthersAlone(Plain):
+    """Two-way, and no token attends to itself, as in vision with few images."""
+
+    def hide(self, scores):
+        return scores.masked_fill(torch.eye(scores.shape[-1]) == 1, -1e9)
+
+
+class OthersNearby(Plain):
+    def hide(self, scores):
+        places = torch.arange(scores.shape[-1])
+        far = (places[:, None] - places).abs()
+        return scores.masked_fill((far == 0) | (far > 2), -torch.inf)
+
+
+class EverySecond(Plain):
+    def hide(self, scores):
+        tokens = scores.shape[-1]
+        hidden = (torch.arange(tokens) % 2 == 1) & (torch.eye(tokens) == 0)
+        return scores.masked_fill(hidden, -torch.inf)
+
+
+class Prefix(Plain):
+    def hide(self, scores):
+        hidden = causal_mask(scores.shape[-1])
+        hidden[:, :3] = False
+        return scores.masked_fill(hidden, -torch.inf)
+
+
+class SymmetricWeight(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.mix = nn.Parameter(torch.randn(d_model, d_model))
+
+    def hide(self, scores):
+        return scores
+
+    def forward(self, x):
+        return super().forward(x @ (self.mix.triu() + self.mix.triu(1).mT))
+
+
+class Asked(Plain):
+    """The mask is built always and applied where forward is asked for it."""
+
+    def forward(self, x, causal=False):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        scores, hidden = self.scores(q, k), torch.ones(x.shape[1], x.shape[1]).triu(1) == 1
+        if causal:
+            scores = scores.masked_fill(hidden, -torch.inf)
+        return self.o(self.merge(self.soften(scores) @ v))
+
+
+class AskedWithABuffer(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.register_buffer("seen", torch.ones(9, 9).tril())
+
+    def forward(self, x, use_mask=False):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        scores, tokens = self.scores(q, k), x.shape[1]
+        if use_mask:
+            scores = scores.masked_fill(self.seen[:tokens, :tokens] == 0, -torch.inf)
+        return self.o(self.merge(self.soften(scores) @ v))
+
+
+class NoDecoder(AskedWithABuffer):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.is_decoder = False
+
+    def forward(self, x):
+        return super().forward(x, self.is_decoder)
+
+
+class BlockThatDoesNotAsk(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.one, self.two = Asked(d_model, num_heads), Asked(d_model, num_heads)
+
+    def forward(self, x):
+        x = x + self.one(x)
+        return x + self.two(x, False)
+
+
+class WithMemory(nn.Module):
+    """A decoder's block: causal by itself, then all of a second input."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.own, self.cross = Plain(d_model, num_heads), TwoWay(d_model, num_heads)
+
+    def forward(self, x, memory):
+        x = x + self.own(x)
+        cross = self.cross
+        q, k, v = cross.q(x), cross.k(memory), cross.v(memory)
+        weights = cross.soften(cross.scores(cross.split(q), cross.split(k)))
+        return x + cross.o(cross.merge(weights @ cross.split(v)))
+
+
 class Differential(Plain):
     """The difference of two softmaxes: rows sum below one."""
 

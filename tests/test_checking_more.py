@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from correct import Plain
+from correct import (
+    Asked,
+    NoDecoder,
+    OthersAlone,
+    Plain,
+    Prefix,
+    WindowBeyondTheEnd,
+    WithMemory,
+)
 from torch import nn
 
 from attention_course import causal_mask, check_attention, rotary
@@ -207,6 +215,115 @@ class ShallowMask(Plain):
         return scores + torch.full(scores.shape[-2:], -8.0).triu(1)
 
 
+class HiddenInTraining(Plain):
+    def hide(self, scores):
+        return super().hide(scores) if self.training else scores
+
+
+class BuiltAndHiddenInTraining(Plain):
+    def hide(self, scores):
+        hidden = torch.ones(scores.shape[-2:]).triu(1) == 1
+        return scores.masked_fill(hidden, -torch.inf) if self.training else scores
+
+
+class KernelCausalInTraining(Plain):
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        context = F.scaled_dot_product_attention(q, k, v, is_causal=self.training)
+        return self.o(self.merge(context))
+
+
+class TriangleThrownAway(Plain):
+    def hide(self, scores):
+        scores.tril()
+        return scores
+
+
+class WhereThrownAway(Plain):
+    def hide(self, scores):
+        torch.where(causal_mask(scores.shape[-1]), -torch.inf, scores)
+        return scores
+
+
+class RowsThrownAway(Plain):
+    def hide(self, scores):
+        for i, row in enumerate(scores.unbind(2)):
+            row.masked_fill(torch.arange(scores.shape[-1]) > i, -torch.inf)
+        return scores
+
+
+class BuiltOfTheScores(Plain):
+    def hide(self, scores):
+        torch.ones_like(scores).triu(1)
+        return scores
+
+
+class BeginsAtTheEnd(Plain):
+    def hide(self, scores):
+        tokens = scores.shape[-1]
+        return scores.masked_fill(torch.ones(tokens, tokens).triu(tokens) == 1, -torch.inf)
+
+
+class TriangleOfZeros(Plain):
+    def hide(self, scores):
+        return scores + torch.zeros(scores.shape[-2:]).triu(1)
+
+
+class KernelKeepsAll(Plain):
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        keep = torch.ones(x.shape[1], x.shape[1]).triu(x.shape[1]) == 0
+        return self.o(self.merge(F.scaled_dot_product_attention(q, k, v, keep)))
+
+
+class ByNumberOfTheHead(Plain):
+    def hide(self, scores):
+        keys, heads = torch.arange(scores.shape[-1]), torch.arange(self.num_heads)
+        return scores.masked_fill(keys > heads[:, None, None], -torch.inf)
+
+
+class AllHidden(Plain):
+    def hide(self, scores):
+        return scores.masked_fill(torch.zeros(scores.shape[-2:]).tril() == 0, -torch.inf)
+
+
+class FilledWithInfinity(Plain):
+    def hide(self, scores):
+        return scores.masked_fill(causal_mask(scores.shape[-1]), torch.inf)
+
+
+class InfinityAfter(Plain):
+    def hide(self, scores):
+        return scores
+
+    def soften(self, scores):
+        return scores.softmax(-1).masked_fill(causal_mask(scores.shape[-1]), -torch.inf)
+
+
+class OneRow(Plain):
+    def hide(self, scores):
+        return scores.masked_fill(causal_mask(scores.shape[-1])[0], -torch.inf)
+
+
+class FirstSentenceMasked(Plain):
+    def hide(self, scores):
+        hidden = torch.zeros(scores.shape, dtype=torch.bool)
+        hidden[0] = causal_mask(scores.shape[-1])
+        return scores.masked_fill(hidden, -torch.inf)
+
+
+class FirstRowGivenBack(Plain):
+    def hide(self, scores):
+        hidden = torch.ones(scores.shape[-2:]).triu() == 1
+        hidden[0, 0] = False
+        return scores.masked_fill(hidden, -torch.inf)
+
+
+class ShiftedTokens(Plain):
+    def forward(self, x):
+        return super().forward(F.pad(x[:, 1:], (0, 0, 0, 1)))
+
+
 @pytest.mark.parametrize(
     ("module", "code", "said"),
     [
@@ -228,6 +345,24 @@ class ShallowMask(Plain):
         (RolesSwapped, "wrong-pair", "query stands where"),
         (OneHeadManyTimes, "heads-alike", "4 heads of 4"),
         (TurnedAndScaled(24, 4, 24**-0.5), "scale", "√24"),
+        (HiddenInTraining, "future-visible", "In evaluation mode position 0 sees position 1"),
+        (BuiltAndHiddenInTraining, "future-visible", "In evaluation mode position 0 sees"),
+        (KernelCausalInTraining, "future-visible", "In evaluation mode position 0 sees"),
+        (TriangleThrownAway, "future-visible", "tril makes scores 0, which does not hide"),
+        (WhereThrownAway, "future-visible", "scores = torch.where(...)"),
+        (RowsThrownAway, "future-visible", "the result of masked_fill is thrown away"),
+        (BuiltOfTheScores, "future-visible", "never reaches the softmax"),
+        (BeginsAtTheEnd, "future-visible", "hides nothing: it is False for all pairs"),
+        (TriangleOfZeros, "future-visible", "hides nothing: it is 0 for all pairs"),
+        (KernelKeepsAll, "future-visible", "True, which means keep, for all pairs"),
+        (ByNumberOfTheHead, "future-visible", "in 3 of 12 heads"),
+        (AllHidden, "nan", "The mask hides every pair"),
+        (FilledWithInfinity, "nan", "Some scores are +inf"),
+        (InfinityAfter, "nan", "infinity after the softmax"),
+        (OneRow, "past-hidden", "one row of a mask is applied to all rows"),
+        (FirstSentenceMasked, "future-visible", "in sentence 0 of 3 and not in the others"),
+        (FirstRowGivenBack, "mask-off-by-one", "No token but token 0 attends to itself"),
+        (ShiftedTokens, "future-visible", "such as a shift"),
     ],
     ids=lambda case: getattr(case, "__name__", None),
 )
@@ -236,6 +371,35 @@ def test_one_fault_is_one_finding_with_its_cause(module, code, said):
     report = check_attention(module, causal=causal)
     assert codes(report) == [code], report
     assert said in report.findings[0].message
+
+
+class AskedInVain(Asked):
+    def forward(self, x, causal=False):
+        if causal:
+            torch.ones(x.shape[1], x.shape[1]).tril()
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(("module", "name"), [(Asked, "causal"), (NoDecoder, "is_decoder")])
+def test_a_mask_that_must_be_asked_for(module, name):
+    [note] = check_attention(module).notes
+    assert f"Two-way, as {name} is False; where it is True, the future is hidden" in note.message
+    [finding] = check_attention(module, causal=True).findings
+    assert finding.code == "future-visible"
+    assert f"only when it is asked for: {name} is False" in finding.message
+
+
+def test_a_mask_that_is_asked_for_in_vain():
+    [note] = check_attention(AskedInVain).notes
+    assert "but where it is True, position 3 sees position 4 as well" in note.message
+    [finding] = check_attention(AskedInVain, causal=True).findings
+    assert "never reaches the softmax" in finding.message
+
+
+def test_a_mask_in_training_mode_where_two_way_is_meant():
+    [finding] = check_attention(HiddenInTraining, causal=False).findings
+    assert finding.code == "future-hidden"
+    assert "In training mode position 0 does not see position 1" in finding.message
 
 
 # --- right, or not to be judged -------------------------------------------------------------
@@ -325,6 +489,10 @@ class NoLayers(nn.Module):
         (OneProjection, "one-projection"),
         (DroppedScores, "dropout-on-scores"),
         (TurnedAndScaled(24, 4, None), None),
+        (OthersAlone, "two-way"),
+        (WindowBeyondTheEnd, "two-way"),
+        (Prefix, "prefix"),
+        (WithMemory, "second-input"),
     ],
     ids=lambda case: getattr(case, "__name__", None),
 )

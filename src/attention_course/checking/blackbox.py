@@ -12,6 +12,7 @@ from .guard import copy_module, reachable
 from .report import Finding, listed
 from .scores import wrong_axis
 from .subject import dropouts, set_dropout
+from .visible import why_nan
 
 
 def crash(s):
@@ -154,7 +155,9 @@ def nan(s):
         return None
     rows = bad.any(dim=0).nonzero().flatten().tolist()
     last = s.sizes.tokens - 1
-    if rows == [0]:
+    if cause := why_nan(s):
+        why = f"Rows {listed(rows)} are NaN or infinite. {cause}"
+    elif rows == [0]:
         why = (
             "Row 0 is NaN: the mask hides every key from token 0, itself included. Hide the "
             "pairs above the diagonal only: triu(diagonal=1)."

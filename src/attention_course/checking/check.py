@@ -5,7 +5,7 @@ from functools import cached_property
 
 import torch
 
-from . import blackbox, layers, layout, masks, scores, visible
+from . import blackbox, layers, layout, masks, scores, sight, visible
 from .calling import OUT_WIDTHS, WIDTHS, CannotCheck, build, build_class
 from .cores import cores
 from .guard import Clock, TimeUp, untouched
@@ -84,7 +84,7 @@ class Subject(Facts):
 
     @cached_property
     def mask_in_sight(self):
-        return visible.mask_in_sight(self)
+        return sight.mask_in_sight(self)
 
     @cached_property
     def diagonal_hidden(self):

@@ -1,13 +1,16 @@
 """Who sees whom: what a mask hides, and why it does not."""
 
+from dataclasses import replace
+
 import torch
 
 from .calling import is_mask
 from .cores import fused_mask
 from .flow import outputs
-from .guard import reachable
-from .report import Finding
+from .masks import influence
+from .report import Finding, listed
 from .scores import square
+from .sight import constant_above, find_switch, hides_future, said_of_switch
 
 
 def future_visible(s):
@@ -15,19 +18,33 @@ def future_visible(s):
     kind, pairs = s.mask_kind
     if kind == "causal" and s.causal is not False:
         return _in_training(s)
+    if kind not in ("all", "some", "window"):
+        return None
+    if s.causal is not False and (finding := _in_training_alone(s)):
+        return finding
     if kind == "window" and s.causal is not True:
         s.note("window", "Each token sees those near it, before and after: a two-way window.")
         return None
-    if kind not in ("all", "some", "window"):
-        return None
     sight = s.mask_in_sight or (kind == "some" and not s.cores)
-    intent = s.causal is True or (s.causal is None and sight)
+    if s.causal is not False and (sight or s.causal) and (meant := _meant_to_be_seen(s)):
+        s.note(*meant)
+        return None
+    switch = find_switch(s) if s.causal or (s.causal is None and sight) else None
+    intent = s.causal is True or (s.causal is None and sight and switch is None)
+    if switch and not intent:
+        s.note("two-way", said_of_switch(switch))
+        return None
     if kind == "some" and not intent and s.causal is None:
-        s.tell("causal or not was not judged: some future pairs are seen, and no mask is in sight")
+        s.tell(
+            "causal or not was not judged: some future pairs are seen, and no causal mask is in "
+            "sight"
+        )
         return None
     if kind == "all" and not intent:
         if s.causal is None and not s.way.masks:
-            s.note("two-way", "Every token sees every other, and no mask is in sight: two-way.")
+            s.note(
+                "two-way", "Every token sees every other, and no causal mask is in sight: two-way."
+            )
         return None
     if kind == "some" and (s.causal is False or s.diagonal_hidden):
         return None
@@ -39,42 +56,99 @@ def future_visible(s):
     share = "" if kind == "all" else f" ({len(first)} future pairs are visible, not all)"
     return Finding(
         "future-visible",
-        f"Position {i} sees position {j}{share}: {_why_visible(s)}",
+        f"Position {i} sees position {j}{share}: {_why_visible(s, switch)}",
         pairs.float(),
         "which pairs are seen: the token that looks (row), the token seen (column)",
     )
 
 
+def _meant_to_be_seen(s):
+    """A note where all that is seen of the future is another input, or a prefix; or None."""
+    if s.way.inputs + len(s.way.keywords) == 2 and not s.random and not s.fresh:
+        kept, s.way = s.way, replace(s.way, other=(1, s.draw(3)))
+        try:
+            pairs = influence(s, s.masks, s.look(s.x), range(s.sizes.tokens))
+        finally:
+            s.way = kept
+        if hides_future(pairs):
+            said = "The future of the first input is hidden, and all of the second is seen."
+            return "second-input", said
+    if s.causal is None and (length := _prefix(s)):
+        said = "and of the others only what stands before them: a mask with a prefix."
+        return "prefix", f"All tokens see the first {length}, {said}"
+    return None
+
+
+def _prefix(s):
+    """How many tokens at the start all weights let everyone see, where the rest is causal; or 0."""
+    cores = square(s)
+    if not cores or DISTURBED & set(s.found) or s.mask_kind[0] != "some":
+        return 0
+    tokens = s.sizes.tokens
+    pairs = s.mask_kind[1]
+    length = int(pairs[0].sum())
+    wanted = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+    wanted[:, :length] = True
+    same = all((_seen(s, core).cpu() == wanted).all() for core in cores)
+    return length if same and torch.equal(pairs.cpu(), wanted) else 0
+
+
 def _in_training(s):
     """The future is hidden in evaluation mode: is it in training mode too?"""
-    if s.random or s.fresh or not s.trains_alike or DISTURBED & set(s.found):
+    pairs = _training_pairs(s)
+    if pairs is None or not pairs.triu(1).any():
         return None
-    moves = s.training_influence
-    ahead = (moves > 0).triu(1)
-    if not ahead.any():
-        return None
-    i, j = ahead.nonzero()[0].tolist()
+    i, j = pairs.triu(1).nonzero()[0].tolist()
     return Finding(
         "future-visible",
         f"In training mode position {i} sees position {j}; in evaluation mode it does not. The "
         f"mask must be applied in both: what is learned with the future in sight fails without.",
-        (moves > 0).float(),
+        pairs.float(),
         "which pairs are seen in training mode",
     )
 
 
-def _why_visible(s):
-    thrown = _thrown_away(s)
-    if thrown is not None:
-        name = thrown.name
-        where = f" in `{thrown.line}`" if thrown.line else ""
+def _in_training_alone(s):
+    """The future is seen in evaluation mode: is it hidden in training mode?"""
+    pairs = _training_pairs(s)
+    if pairs is None or not hides_future(pairs):
+        return None
+    seen = s.mask_kind[1]
+    i, j = seen.triu(1).nonzero()[0].tolist()
+    return Finding(
+        "future-visible",
+        f"In evaluation mode position {i} sees position {j}; in training mode it does not. The "
+        f"mask must be applied in both: apply it without asking for self.training.",
+        seen.float(),
+        "which pairs are seen in evaluation mode",
+    )
+
+
+def _training_pairs(s):
+    """(tokens, tokens) Boolean: the pairs seen in training mode; None where it is no other."""
+    if s.random or s.fresh or not s.trains_alike or DISTURBED & set(s.found):
+        return None
+    if not s.differs(s.look(s.x, module=s.training), s.base)[1].any():
+        return None
+    return s.training_influence > 0
+
+
+# --- why ------------------------------------------------------------------------------------
+
+
+def _why_visible(s, switch=None):
+    if switch and hides_future(switch[1]):
         return (
-            f"the result of {name} is thrown away{where}. {name} returns a new "
-            f"tensor: use {name}_ or keep the result, scores = scores.{name}(...)."
+            f"the mask is applied only when it is asked for: {switch[0]} is False, and where it "
+            f"is True, the future is hidden. Make True the default."
         )
+    if thrown := _thrown_away(s):
+        return _kept_instead(thrown)
     if beside := _beside_the_mask(s):
         return beside
     for core in square(s):
+        if idle := _hides_nothing(s, core):
+            return idle
         if core.fused is not None:
             mask = fused_mask(core.fused)
             if mask is not None and mask.is_floating_point():
@@ -82,6 +156,12 @@ def _why_visible(s):
                     "the mask given to scaled_dot_product_attention is a float mask, which is "
                     "added to the scores and hides nothing where it holds 0 and 1. Give a "
                     "Boolean mask, True = keep."
+                )
+            if mask is not None:
+                return (
+                    f"the mask given to scaled_dot_product_attention is True, which means keep, "
+                    f"for {'all pairs' if mask.all() else 'pairs of the future'}. Give "
+                    f"torch.ones(tokens, tokens, dtype=torch.bool).tril()."
                 )
             return "scaled_dot_product_attention got no mask: pass is_causal=True."
         if core.scores is None:
@@ -94,11 +174,8 @@ def _why_visible(s):
                 f"below: use masked_fill(mask, float('-inf'))."
             )
         if (core.scores < -1e3).any():
-            return (
-                "the mask hides other pairs than those of the future. All pairs above the "
-                "diagonal should be hidden: torch.ones(tokens, tokens).triu(1)."
-            )
-        if names & {"masked_fill", "masked_fill_", "where", "assign"} and _constant_above(s, core):
+            return _OTHER_PAIRS
+        if names & {"masked_fill", "masked_fill_", "where", "assign"} and constant_above(core):
             value = _fill(core)
             return (
                 f"the scores of hidden pairs are filled with {value:.3g}, too close to the "
@@ -121,6 +198,54 @@ def _why_visible(s):
     )
 
 
+_OTHER_PAIRS = (
+    "the mask hides other pairs than those of the future. All pairs above the diagonal should be "
+    "hidden: torch.ones(tokens, tokens).triu(1)."
+)
+
+
+def _kept_instead(thrown):
+    """What to say of a masking call whose result is thrown away."""
+    name, where = thrown.name, f" in `{thrown.line}`" if thrown.line else ""
+    said = f"the result of {name} is thrown away{where}."
+    if name in ("tril", "triu"):
+        return (
+            f"{said} And {name} makes scores 0, which does not hide: exp(0) = 1 is a weight like "
+            f"any other. Use scores = scores.masked_fill(mask, float('-inf')) with mask = "
+            f"torch.ones(tokens, tokens, dtype=torch.bool).triu(1)."
+        )
+    if name == "where":
+        return f"{said} where returns a new tensor: keep the result, scores = torch.where(...)."
+    return (
+        f"{said} {name} returns a new tensor: use {name}_ or keep the result, "
+        f"scores = scores.{name}(...)."
+    )
+
+
+def _hides_nothing(s, core):
+    """What to say of a mask that reaches the softmax and is the same for all pairs, or None."""
+    masks = [mask for at in core.path for mask in _masks_of(s.flow.calls[at])]
+    if not masks or any(mask.any() for mask, _ in masks):
+        return None
+    mask, line = masks[-1]
+    what = "False" if mask.dtype == torch.bool else "0"
+    where = f" in `{line}`" if line else ""
+    return (
+        f"the mask{where} hides nothing: it is {what} for all pairs. Hide the pairs above the "
+        f"diagonal: torch.ones(tokens, tokens).triu(1)."
+    )
+
+
+def _masks_of(call):
+    """(mask, line) of a call that masks the scores by a fill or a sum with a constant."""
+    if call.name in ("masked_fill", "masked_fill_"):
+        return [(k.value, call.line) for k in call.inputs if k.value.dtype == torch.bool]
+    if call.name in ("add", "add_", "sub", "sub_"):
+        added = [k.value for k in call.inputs if not k.tensor.requires_grad and k.value.dim() > 1]
+        return [(mask, call.line) for mask in added if is_mask(mask) or not mask.any()]
+    return []
+
+
 def _added_mask(s, core):
     """(above, below) of a triangle that is added to the scores and does not hide, or None."""
     for at in core.path:
@@ -134,21 +259,43 @@ def _added_mask(s, core):
 
 def _beside_the_mask(s):
     """What to say where the weights of all heads, or of some, hide the future; or None."""
-    leaks = [
-        (core.weights.abs() > 1e-12).triu(1).flatten(-2).any(dim=-1).flatten() for core in square(s)
-    ]
+    leaks = [_ahead(core).flatten() for core in square(s)]
     if not leaks or torch.cat(leaks).all() or DISTURBED & set(s.found):
         return None
     heads = torch.cat(leaks)
     if heads.any():
+        if masked := _masked_sentences(s):
+            return masked
         return (
             f"the mask hides the future in {int((~heads).sum())} of {len(heads)} heads (counted "
             f"over all sentences) and not in the others. Mask the scores of each head."
         )
     return (
         "the weights hide the future, so it comes by another way: something beside the attention "
-        "mixes tokens, such as a mean, a norm or a difference over the tokens' axis."
+        "mixes tokens, such as a shift, a mean, a norm or a difference over the tokens' axis."
     )
+
+
+def _masked_sentences(s):
+    """What to say where the mask hides the future in some sentences and not in others, or None."""
+    cores = [core for core in square(s) if core.weights.dim() > 2]
+    leaks = [_ahead(core).flatten(1) for core in cores if len(core.weights) == s.sizes.batch]
+    if not leaks or len(leaks) < len(square(s)):
+        return None
+    leaks = torch.cat(leaks, dim=1)
+    if (leaks.any(dim=1) != leaks.all(dim=1)).any():
+        return None
+    hidden = (~leaks.any(dim=1)).nonzero().flatten().tolist()
+    return (
+        f"the mask hides the future in {'sentence' if len(hidden) == 1 else 'sentences'} "
+        f"{listed(hidden)} of {s.sizes.batch} and not in the others. Mask the scores of each "
+        f"sentence: a mask (tokens, tokens) is spread over all of them."
+    )
+
+
+def _ahead(core):
+    """(…): whether the weights of a head of a sentence lie on later tokens."""
+    return (core.weights.abs() > 1e-12).triu(1).flatten(-2).any(dim=-1)
 
 
 def _fill(core):
@@ -161,11 +308,16 @@ def _zeros_above(core):
 
 
 def _thrown_away(s):
-    """A masking call whose result nothing reads, or None."""
+    """A masking call on the scores whose result nothing reads, or None."""
+    cores = [core for core in square(s) if core.fused is None]
+    chain = {at for core in cores for at in (core.operands[0][1], *core.path)}
     for at, call in enumerate(s.flow.calls):
         if call.name in ("masked_fill", "where", "masked_scatter", "tril", "triu"):
             made = outputs(call)
-            if made and not s.flow.users(made[0], at) and call.inputs:
+            if not made or s.flow.users(made[0], at):
+                continue
+            sources = [o for k in call.inputs for o, _ in s.flow.origin(k, at).sources]
+            if chain.intersection(sources):
                 return call
     return None
 
@@ -175,6 +327,13 @@ def mask_off_by_one(s):
     kind, pairs = s.mask_kind
     if kind == "band" and s.causal is not False:
         k = int(pairs[0].nonzero().max())
+        if beside := _beside_the_mask(s):
+            return Finding(
+                "future-visible",
+                f"Position 0 sees position {k}: {beside}",
+                pairs.float(),
+                "which pairs are seen: the token that looks (row), the token seen (column)",
+            )
         return Finding(
             "mask-off-by-one",
             f"Position 0 sees position {k}, and no later one: the mask begins {k} "
@@ -183,11 +342,13 @@ def mask_off_by_one(s):
             pairs.float(),
             "which pairs are seen: the token that looks (row), the token seen (column)",
         )
-    if s.diagonal_hidden and kind != "past":
+    if s.diagonal_hidden and kind != "past" and not _rows_alike(s):
+        said = "No token attends to itself: the diagonal is hidden too, and token 0 has no key left"
+        if all(_seen(s, core)[..., 0, 0].all() and not _ahead(core).any() for core in square(s)):
+            said = "No token but token 0 attends to itself: the diagonal is hidden too"
         return Finding(
             "mask-off-by-one",
-            "No token attends to itself: the diagonal is hidden too, and token 0 has no key "
-            "left. Hide above the diagonal only: triu(diagonal=1).",
+            f"{said}. Hide above the diagonal only: triu(diagonal=1).",
             pairs.float(),
             "which pairs are seen: the token that looks (row), the token seen (column)",
         )
@@ -217,6 +378,26 @@ def past_hidden(s):
             pairs.float(),
             "which pairs are seen: the token that looks (row), the token seen (column)",
         )
+    if kind == "causal" and s.diagonal_hidden and _rows_alike(s):
+        last = s.sizes.tokens - 1
+        return Finding(
+            "past-hidden",
+            f"Each token sees token 0 alone, and position {last} does not see position {last}: "
+            f"one row of a mask is applied to all rows. Give the whole mask, (tokens, tokens), "
+            f"with a row for each token that looks.",
+            pairs.float(),
+            "which pairs are seen: the token that looks (row), the token seen (column)",
+        )
+    if s.causal is False and kind in ("all", "window"):
+        pairs = _training_pairs(s)
+        if pairs is not None and hides_future(pairs):
+            return Finding(
+                "future-hidden",
+                "In training mode position 0 does not see position 1, although causal=False was "
+                "asked for: a mask is at work, and in evaluation mode there is none.",
+                pairs.float(),
+                "which pairs are seen in training mode",
+            )
     if s.causal is False and kind in ("causal", "band", "some"):
         i, j = (~pairs).nonzero()[0].tolist()
         return Finding(
@@ -286,48 +467,34 @@ def mask_kind(s):
     return "some", pairs
 
 
-def mask_in_sight(s):
-    """Where a causal mask stands that does nothing, in words; "" where there is none."""
-    if any(getattr(part, n, None) is False for part in s.original.modules() for n in _FLAGS):
-        return ""
-    for name, buffer in s.original.named_buffers():
-        if is_mask(buffer):
-            return f"the buffer {name}"
-    for path, thing in reachable(s.original):
-        if isinstance(thing, torch.Tensor) and is_mask(thing):
-            return f"the attribute {path}"
-    for call, again in zip(s.flow.calls, s.flows[1].calls, strict=False):
-        if call.name in ("tril", "triu", "masked_fill", "masked_fill_") and _fixed(call, again):
-            return f"{call.name} in `{call.line}`" if call.line else call.name
-    if any(getattr(part, n, None) is True for part in s.original.modules() for n in _FLAGS):
-        return "the attribute causal = True"
-    for core in s.cores:
-        if core.fused is not None and fused_mask(core.fused) is not None:
-            return "the mask given to scaled_dot_product_attention"
-    for core in square(s):
-        if core.fused is None and core.scores is not None and _constant_above(s, core):
-            return "a fill above the diagonal"
-    return ""
-
-
-_FLAGS = ("causal", "is_causal", "masked", "use_mask", "use_causal_mask", "mask", "autoregressive")
-
-
-def _fixed(call, again):
-    """Whether a mask is the same for two inputs: one that is made of the scores hides no future."""
-    masks = [[k.value for k in c.inputs if not k.value.is_floating_point()] for c in (call, again)]
-    return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(*masks, strict=False))
-
-
-def _constant_above(s, core):
-    above = core.scores[..., torch.ones(core.scores.shape[-2:], dtype=torch.bool).triu(1)]
-    return bool((above == above.flatten()[0]).all())
-
-
 def diagonal_hidden(s):
-    """Whether the weights show that no token attends to itself."""
+    """Whether the weights show that no token attends to itself or to later ones.
+
+    The first may attend to any: where all its keys are filled with one number, it sees all.
+    """
     cores = square(s)
     if not cores or s.sizes.tokens < 3:
         return False
-    inner = [_seen(s, core).diagonal(dim1=-2, dim2=-1)[..., 1:] for core in cores]
-    return not any(seen.any() for seen in inner)
+    return not any(_seen(s, core).triu()[..., 1:, :].any() for core in cores)
+
+
+def _rows_alike(s):
+    """Whether every token that looks sees the same keys, and not all of them."""
+    seen = [_seen(s, core) for core in square(s)]
+    return bool(seen) and all((a == a[..., :1, :]).all() and not a.all() for a in seen)
+
+
+def why_nan(s):
+    """What the scores and weights tell of NaN in the output, or None."""
+    for core in square(s):
+        if core.scores is not None and (core.scores == -torch.inf).all():
+            return "The mask hides every pair, so no token has a key left."
+        if core.scores is not None and (core.scores == torch.inf).any():
+            return "Some scores are +inf, and inf / inf is NaN. A mask must fill with -inf."
+        soft = core.normalised
+        if soft is not None and soft.isfinite().all() and core.weights.isinf().any():
+            return (
+                "Weights are filled with infinity after the softmax. Hide before it: fill the "
+                "scores with float('-inf')."
+            )
+    return None
