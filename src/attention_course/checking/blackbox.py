@@ -9,6 +9,7 @@ from . import calling
 from .calling import is_mask, told, wants_cuda
 from .flow import outputs
 from .guard import copy_module, reachable
+from .layers import lifeless
 from .report import Finding, listed
 from .scores import wrong_axis
 from .subject import dropouts, set_dropout
@@ -352,6 +353,7 @@ def dropout_unused(s):
             outputs.append(s.look(s.x, module=module))
         if _same(*outputs):
             unused.append(path)
+    unused = [path for path in unused if not lifeless(s, path)]  # its head is the fault
     kernels = []
     if unused:
         module = copy_module(s.pristine, share=True)
