@@ -147,6 +147,31 @@ class HelpInTraining(SecondResult):
         return result + other if self.training else result
 
 
+class GrownMask(Plain):
+    """A mask that is kept, and made anew where more tokens come."""
+
+    hidden = torch.empty(0, 0)
+
+    def hide(self, scores):
+        tokens = scores.shape[-1]
+        if len(self.hidden) < tokens:
+            self.hidden = causal_mask(tokens)
+        return scores.masked_fill(self.hidden[:tokens, :tokens], -torch.inf)
+
+
+class OneQueryOfItsOwn(Plain):
+    """A learned query, the same for all rows."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.asked = nn.Parameter(torch.randn(d_model))
+
+    def forward(self, x):
+        asked = self.split(self.q(self.asked.expand_as(x)))
+        k, v = self.split(self.k(x)), self.split(self.v(x))
+        return self.o(self.merge(self.soften(self.hide(self.scores(asked, k))) @ v))
+
+
 class OneLayerForBoth(Plain):
     def __init__(self, d_model, num_heads):
         super().__init__(d_model, num_heads)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from correct import Plain
+from correct import OneLayerForBoth, Plain
 from torch import nn
 
 from attention_course import CausalHead, causal_mask, check_attention, rotary
@@ -310,6 +310,27 @@ class AddedMaskIsTrained(MaskIsTrained):
         return scores + self.seen[: scores.shape[-1], : scores.shape[-1]]
 
 
+class FirstMaskKept(Plain):
+    hidden = None
+
+    def hide(self, scores):
+        if self.hidden is None:
+            self.hidden = causal_mask(scores.shape[-1])
+        return scores.masked_fill(self.hidden, -torch.inf)
+
+
+class OneQueryForAll(Plain):
+    def scores(self, q, k):
+        return super().scores(q[:, :, -1:].expand_as(q), k)
+
+
+class OneValueForAll(Plain):
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        v = v[:, :, :1].expand_as(v)
+        return self.o(self.merge(self.soften(self.hide(self.scores(q, k))) @ v))
+
+
 class TwoDetached(Plain):
     def scores(self, q, k):
         return super().scores(q.detach(), k.detach())
@@ -349,6 +370,9 @@ class TwoDetached(Plain):
         (TimesZero, "attention-unused", "changing q, k and v changes nothing"),
         (MaskIsTrained, "not-a-buffer", "is a trainable nn.Parameter"),
         (AddedMaskIsTrained, "not-a-buffer", "self.register_buffer('seen', mask"),
+        (FirstMaskKept, "length", "what the first call leaves in self.hidden"),
+        (OneQueryForAll, "one-for-all", "All rows of the queries are the same"),
+        (OneValueForAll, "one-for-all", "All rows of the values are the same"),
         (TwoDetached, "detached", "q.weight and k.weight, but no gradient reaches them"),
         (TurnedAndScaled(24, 4, 24**-0.5), "scale", "√24"),
     ],
@@ -446,6 +470,7 @@ class NoLayers(nn.Module):
         (RefusesTraining, "training"),
         (GrowingCache, "cache"),
         (OneProjection, "one-projection"),
+        (OneLayerForBoth, "one-projection"),
         (DroppedScores, "dropout-on-scores"),
         (TurnedAndScaled(24, 4, None), None),
     ],

@@ -20,6 +20,7 @@ TESTS = [
     blackbox.input_changed,
     blackbox.backward_fails,
     blackbox.not_repeatable,
+    blackbox.length_kept,
     blackbox.dropout_in_eval,
     blackbox.dropout_unused,
     blackbox.global_seed,

@@ -9,6 +9,7 @@ from torch import nn
 from .calling import flat, is_mask, weights_of
 from .flow import JOINING, outputs
 from .guard import copy_module, reachable
+from .layout import one_row, token_axes
 from .report import Finding, listed
 from .visible import DISTURBED
 
@@ -21,7 +22,7 @@ def wrong_pair(s):
         if letter in "qk":
             return _idle(s, "wrong-pair", letter, name)
     _note_one_projection(s)
-    return _arguments_confused(s, "kq")
+    return _one_for_all(s, "qk") or _arguments_confused(s, "kq")
 
 
 def wrong_values(s):
@@ -29,10 +30,39 @@ def wrong_values(s):
     for letter, name in s.idle:
         if letter == "v":
             return _idle(s, "wrong-values", letter, name)
-    return _arguments_confused(s, "v")
+    return _one_for_all(s, "v") or _arguments_confused(s, "v")
+
+
+def _one_for_all(s, letters):
+    """One token's queries, keys or values stand for those of all, though each token has its own."""
+    for core in s.cores if s.sizes.tokens > 1 else ():
+        for letter in letters:
+            number = "qkv".index(letter)
+            rows = (core.queries, core.keys, core.values)[number]
+            if rows.shape[-2] != s.sizes.tokens or not one_row(rows):
+                continue
+            origin = s.flow.origin(*core.operands[number])
+            made = [t for _, k in origin.sources for t in token_axes(k.value, s.sizes)]
+            if s.flow.pure(origin) and made and all((t != t[:1]).any() for t in made):
+                role = _ROLES[letter]
+                return Finding(
+                    "one-for-all",
+                    f"All rows of the {role} are the same: those of one token stand for all "
+                    f"{s.sizes.tokens}. Use the {role} of each token: {role} of shape (batch, "
+                    f"num_heads, tokens, head_dim), without an index on the tokens' axis.",
+                )
+    return None
 
 
 def _note_one_projection(s):
+    """Note where one layer has two names, or one projection makes queries, keys and values."""
+    if shared := [names for part in s.original.modules() for names in _two_names(part)]:
+        s.note(
+            "one-projection",
+            f"{listed(shared[0])} are one and the same layer and share their weights. Give each "
+            f"a layer of its own, unless that is meant.",
+        )
+        return
     for core in s.cores:
         one = _same_numbers(core.queries, core.keys) and _same_numbers(core.keys, core.values)
         if one and s.weights:
@@ -41,6 +71,15 @@ def _note_one_projection(s):
                 "Queries, keys and values are the numbers of one projection: each score is the "
                 "same in both directions. Give each a layer of its own, unless that is meant.",
             )
+
+
+def _two_names(part):
+    """The names, two or more each, of layers for queries, keys or values that are the same."""
+    names = {}
+    for name, thing in [*part._modules.items(), *part._parameters.items()]:
+        if thing is not None and letter_of(name):
+            names.setdefault(id(thing), []).append(name)
+    return [same for same in names.values() if len(same) > 1]
 
 
 def _arguments_confused(s, letters):

@@ -231,7 +231,7 @@ def past_hidden(s):
 
 DISTURBED = {
     "split-by-view", "merge-by-view", "softmax-axis", "not-normalised", "heads-attend-heads",
-    "batch-mixed",
+    "batch-mixed", "one-for-all",
 }  # fmt: skip
 
 
