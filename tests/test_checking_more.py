@@ -331,6 +331,36 @@ class OneValueForAll(Plain):
         return self.o(self.merge(self.soften(self.hide(self.scores(q, k))) @ v))
 
 
+class OneHeadOfEach(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        shape = num_heads, d_model, d_model // num_heads
+        self.q, self.k, self.v = (nn.Parameter(torch.randn(shape)) for _ in range(3))
+        self.o = nn.Linear(shape[-1], d_model)
+
+    def forward(self, x):
+        q, k, v = (x[:, None] @ weight for weight in (self.q, self.k, self.v))
+        context = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o(context[:, 0])
+
+
+class SecondDropped(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.second = Plain(d_model, num_heads)
+
+    def forward(self, x):
+        x = x + super().forward(x)
+        self.second(x)
+        return x
+
+
+class ReturnInTheLoop(LastHeadOnly):
+    def forward(self, x):
+        for head in self.heads:
+            return self.o(head(x))
+
+
 class TwoDetached(Plain):
     def scores(self, q, k):
         return super().scores(q.detach(), k.detach())
@@ -370,6 +400,9 @@ class TwoDetached(Plain):
         (TimesZero, "attention-unused", "changing q, k and v changes nothing"),
         (MaskIsTrained, "not-a-buffer", "is a trainable nn.Parameter"),
         (AddedMaskIsTrained, "not-a-buffer", "self.register_buffer('seen', mask"),
+        (OneHeadOfEach, "no-effect", "Heads 1 to 3 of q, k and v have"),
+        (SecondDropped, "no-effect", "second has no effect on the output"),
+        (ReturnInTheLoop, "unused-layer", "heads.1, heads.2 and heads.3 are never called"),
         (FirstMaskKept, "length", "what the first call leaves in self.hidden"),
         (OneQueryForAll, "one-for-all", "All rows of the queries are the same"),
         (OneValueForAll, "one-for-all", "All rows of the values are the same"),

@@ -323,7 +323,7 @@ def attention_unused(s):
     """Queries, keys and values are computed, and none of them has an effect on the output."""
     if not _all_dead(s):
         return None
-    lost = [name for name in s.weights if _matrix(s.weights[name]) and _result_lost(s, name)]
+    lost = [n for n, w in s.weights.items() if _matrix(w) and _result_lost(s, n) and not s.moves(w)]
     where = f" What {_layer(lost[-1])} gives is thrown away: return it." if lost else ""
     return Finding(
         "attention-unused",
@@ -341,11 +341,16 @@ def no_effect(s):
     whole = [name for name, part in dead.items() if part is WHOLE]
     if whole:
         owners = _owners(s, whole)
+        advice = "Let it reach what forward returns."
+        if any(re.search(r"\.\d", owner) for owner in owners):
+            advice = (
+                "In a loop over heads keep each result, outs.append(head(x)), and join them: "
+                "torch.cat(outs, dim=-1)."
+            )
         return Finding(
             "no-effect",
             f"{listed(owners)} {_have(owners)} no effect on the output: what is computed there is "
-            f"not used afterwards. In a loop over heads keep each result, outs.append(head(x)), "
-            f"and join them: torch.cat(outs, dim=-1).",
+            f"not used afterwards. {advice}",
         )
     if dead:
         return Finding(
@@ -356,15 +361,17 @@ def no_effect(s):
 
 def _cut_how(s, dead):
     """What to do where parts of a projection do not reach the output."""
-    width = s.cores[0].width
+    width, heads = s.cores[0].width, s.sizes.num_heads or 1
     for name, (axis, places) in dead.items():
         size = s.weights[name].shape[axis]
+        if _word(s, name, axis) != "column":
+            return "Let the result of each head reach the output."
         if len(places) == size % width and places[0] == size - len(places):
             return (
                 f"{size} columns are not a whole number of heads of {width}, so the rest is left "
                 f"out: choose num_heads so that it divides d_model."
             )
-        if size < s.cores[0].width * (s.sizes.num_heads or 1):
+        if size < width * heads:
             return (
                 "Where several heads share keys and values, each group takes its own: "
                 "values.repeat_interleave(num_heads // kv_heads, dim=1)."
@@ -375,17 +382,20 @@ def _cut_how(s, dead):
     )
 
 
+def _word(s, name, axis):
+    """What an axis of a weight holds: the columns of its result, heads, or else rows."""
+    weight = s.weights[name]
+    linear = any(c.name == "linear" and c.inputs[1].tensor is weight for c in s.flow.calls)
+    if axis == (0 if linear else weight.dim() - 1):
+        return "column"
+    return "head" if weight.dim() > 2 and weight.shape[axis] == s.sizes.num_heads else "row"
+
+
 def _parts_in_words(s, dead):
     """Which columns of what, with the verb."""
     groups = {}
     for name, (axis, places) in dead.items():
-        last = s.weights[name].dim() - 1
-        linear = any(
-            call.name == "linear" and call.inputs[1].tensor is s.weights[name]
-            for call in s.flow.calls
-        )
-        word = "column" if axis == (0 if linear else last) else "row" if last == 1 else "part"
-        groups.setdefault((word, tuple(places)), []).append(_layer(name))
+        groups.setdefault((_word(s, name, axis), tuple(places)), []).append(_layer(name))
     texts = [
         f"{word}{'s' if len(places) > 1 else ''} {_ranges(places)} of {listed(names)}"
         for (word, places), names in groups.items()
@@ -416,6 +426,10 @@ def _owners(s, names):
     return list(dict.fromkeys(found))
 
 
+def _above(path):
+    return path.rpartition(".")[0]
+
+
 def _layer(name):
     return name.removesuffix(".weight")
 
@@ -433,7 +447,7 @@ def lifeless(s, path):
     """Whether the attention beside a part, such as a dropout, is without effect or never called."""
     if not s.dead and not _never_used(s):
         return False
-    return _without_effect(s, path.rpartition(".")[0])
+    return _without_effect(s, _above(path))
 
 
 def _without_effect(s, owner):
@@ -582,6 +596,8 @@ def unused_layer(s):
             continue
         if "heads-alike" in s.found and letter_of(owner):
             continue  # a head in whose place another stands
+        if "no-effect" in s.found and s.flow.used(weight) and _without_effect(s, _above(owner)):
+            continue  # told with all that stands beside it
         if s.moves(weight) or ((gradient := s.slopes.get(name)) is not None and gradient.any()):
             continue
         train = train or s.capture(s.x, train=True)
@@ -591,12 +607,27 @@ def unused_layer(s):
     unused = [owner for owner in unused if not _elsewhere(s, owner)] if unused else []
     if not unused:
         return None
-    verb = "is" if len(unused) == 1 else "are"
+    unused = _joined(s, unused)
+    verb, it = ("is", "it") if len(unused) == 1 else ("are", "them")
     return Finding(
         "unused-layer",
         f"{listed(unused)} {verb} never called, or the result is thrown away: the output does "
-        f"not depend on it. Use it in forward, or remove it.",
+        f"not depend on {it}. Use {it} in forward, or remove {it}.",
     )
+
+
+def _joined(s, unused):
+    """The layers, with the module in place of all its layers where none of them is used."""
+    owners = {_above(name) or name for name in s.weights}
+    found = []
+    for layer in unused:
+        steps = layer.split(".")
+        above = [".".join(steps[:n]) for n in range(1, len(steps))]
+        all_idle = (
+            o for o in above if all(i in unused for i in owners if f"{i}.".startswith(f"{o}."))
+        )
+        found.append(next(all_idle, layer))
+    return list(dict.fromkeys(found))
 
 
 def _elsewhere(s, owner):
@@ -611,7 +642,8 @@ def _elsewhere(s, owner):
 
 
 def _reported(s, owner):
-    return any(owner in label for _, label in s.idle)
+    words = [word for _, label in s.idle for word in label.split()]
+    return any(f"{word}.".startswith(f"{owner}.") for word in words)
 
 
 def _result_lost(s, name):
