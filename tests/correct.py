@@ -122,6 +122,29 @@ class FewerKeys(Plain):
         return self.o(self.merge(self.scores(q, k).softmax(-1) @ v))
 
 
+class HeadSwitches(Plain):
+    """Heads switched off for good, as in pruning."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.register_buffer("kept", (torch.arange(num_heads) > 1).float())
+
+    def merge(self, x):
+        return super().merge(x * self.kept[:, None, None])
+
+
+class HardGates(Plain):
+    """Learned gates, 0 or 1 by head: which heads are off is a matter of the numbers."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.gates = nn.Parameter(torch.linspace(-1, 1, num_heads))
+
+    def merge(self, x):
+        hard = (self.gates > 0).float() + self.gates - self.gates.detach()
+        return super().merge(x * hard[:, None, None])
+
+
 class SecondResult(Plain):
     """A second attention, for a result beside the first."""
 

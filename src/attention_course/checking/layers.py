@@ -499,11 +499,9 @@ def find_dead(s):
     for slopes in _other_slopes(s):
         if any(_zero_part(slopes.get(name)) != part for name, part in parts.items()):
             return {}
-    return {
-        name: part
-        for name, part in parts.items()
-        if part and not _by_mask(s, made[name]) and not s.moves(*_chosen(s, name, part))
-    }
+    dead = {n: part for n, part in parts.items() if part and not _by_mask(s, made[n])}
+    dead = {name: part for name, part in dead.items() if not s.moves(*_chosen(s, name, part))}
+    return {} if dead and _switched_off(s, dead) else dead
 
 
 def _zero_part(gradient):
@@ -529,6 +527,27 @@ def _chosen(s, name, part):
     rows = torch.zeros(weight.shape, dtype=torch.bool, device=weight.device)
     rows.movedim(axis, 0)[places] = True
     return weight, rows
+
+
+def _switched_off(s, dead):
+    """Whether gates, learned or kept as 0 and 1 by head, switch the parts off, and could on."""
+    for sign in (1, -1, 0):
+        module = copy_module(s.pristine)
+        gates = [w for w in weights_of(module).values() if w.dim() < 2 and w.is_floating_point()]
+        generator = torch.Generator().manual_seed(8 + sign)
+        for gate in gates:
+            drawn = 3 * torch.randn(gate.shape, generator=generator).to(gate)
+            gate.data = sign * drawn.abs() if sign else drawn
+        for buffer in module.buffers():
+            if buffer.numel() == s.sizes.num_heads and ((buffer == 0) | (buffer == 1)).all():
+                buffer.fill_(1)
+        with contextlib.suppress(Exception):
+            slopes = _slopes_of(s, s.x, module)
+            for name, part in dead.items():
+                gradient, rows = slopes.get(name), _chosen(s, name, part)[1]
+                if gradient is not None and (gradient if rows is None else gradient[rows]).any():
+                    return True
+    return False
 
 
 def _by_mask(s, letters):
@@ -561,7 +580,10 @@ def _other_slopes(s):
 
 def _all_slopes(s, x, train):
     """As `Subject.gradients`, of all that forward returns or keeps, save weights for a look."""
-    module = copy_module(s.training if train else s.pristine, share=True)
+    return _slopes_of(s, x, copy_module(s.training if train else s.pristine, share=True))
+
+
+def _slopes_of(s, x, module):
     found = []
     module.register_forward_hook(lambda part, given, result: found.extend(flat(result)))
     output = s.run(x, module=module)
@@ -675,15 +697,16 @@ def detached(s):
     if not cut:
         return None
     if len(cut) == len([w for w in s.weights.values() if _matrix(w)]):
-        text = "No gradient reaches any weight"
+        what, text = "weights are", "No gradient reaches any weight"
     else:
         one = len(cut) == 1 and not cut[0].startswith(("rows ", "columns "))
         them = "it" if one else "them"
+        what = "weight is" if one else "weights are"
         text = f"The output depends on {listed(cut)}, but no gradient reaches {them}"
     return Finding(
         "detached",
         f"{text}: .detach(), .data, torch.no_grad() or .item() cuts the graph in forward, so "
-        f"the weight is never trained. Remove it there.",
+        f"the {what} never trained. Remove it there.",
     )
 
 
