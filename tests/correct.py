@@ -63,6 +63,144 @@ class NoBias(Plain):
         super().__init__(d_model, num_heads, bias=False)
 
 
+class ChosenValues(Plain):
+    """Of many layers for the values, one by token: most have no effect on a given input."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.router = nn.Linear(d_model, 31)
+        self.v = nn.ModuleList([nn.Linear(d_model, d_model) for _ in range(31)])
+
+    def forward(self, x):
+        shares = self.router(x).softmax(-1)
+        chosen = shares * F.one_hot(shares.argmax(-1), 31)
+        v = sum(layer(x) * chosen[..., n, None] for n, layer in enumerate(self.v))
+        q, k, v = (self.split(part) for part in (self.q(x), self.k(x), v))
+        return self.o(self.merge(self.soften(self.hide(self.scores(q, k))) @ v))
+
+
+class HeadsOfSteps(Plain):
+    """Head h sees each 4**h-th token of the past: the last ones see themselves alone."""
+
+    def hide(self, scores):
+        places = torch.arange(scores.shape[-1])
+        steps = 4 ** torch.arange(self.num_heads)[:, None, None]
+        back = places[:, None] - places
+        return scores.masked_fill((back < 0) | (back % steps != 0), -torch.inf)
+
+
+class RectifiedKernel(Plain):
+    def scores(self, q, k):
+        return F.relu(q) @ F.relu(k).mT
+
+    def hide(self, scores):
+        return scores.tril()
+
+    def soften(self, scores):
+        return scores / scores.sum(-1, keepdim=True).clamp_min(1e-12)
+
+
+class KeysOfPlaces(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.table = nn.Parameter(torch.randn(33, d_model))
+
+    def scores(self, q, k):
+        return super().scores(q, k + self.split(self.table[None, : k.shape[2]]))
+
+
+class FewerKeys(Plain):
+    """Linformer: learned sums over the tokens, of the first rows of a table."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.sums = nn.Parameter(torch.randn(33, 7))
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        k, v = (self.sums[: x.shape[1]].T @ part for part in (k, v))
+        return self.o(self.merge(self.scores(q, k).softmax(-1) @ v))
+
+
+class HeadSwitches(Plain):
+    """Heads switched off for good, as in pruning."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.register_buffer("kept", (torch.arange(num_heads) > 1).float())
+
+    def merge(self, x):
+        return super().merge(x * self.kept[:, None, None])
+
+
+class HardGates(Plain):
+    """Learned gates, 0 or 1 by head: which heads are off is a matter of the numbers."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.gates = nn.Parameter(torch.linspace(-1, 1, num_heads))
+
+    def merge(self, x):
+        hard = (self.gates > 0).float() + self.gates - self.gates.detach()
+        return super().merge(x * hard[:, None, None])
+
+
+class SecondResult(Plain):
+    """A second attention, for a result beside the first."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.other = Plain(d_model, num_heads)
+
+    def forward(self, x):
+        return super().forward(x), self.other(x)
+
+
+class SideLoss(SecondResult):
+    """A second attention for a loss that is kept for the trainer."""
+
+    def forward(self, x):
+        self.loss = self.other(x).square().mean()
+        return Plain.forward(self, x)
+
+
+class HelpInTraining(SecondResult):
+    def forward(self, x):
+        result, other = super().forward(x)
+        return result + other if self.training else result
+
+
+class GrownMask(Plain):
+    """A mask that is kept, and made anew where more tokens come."""
+
+    hidden = torch.empty(0, 0)
+
+    def hide(self, scores):
+        tokens = scores.shape[-1]
+        if len(self.hidden) < tokens:
+            self.hidden = causal_mask(tokens)
+        return scores.masked_fill(self.hidden[:tokens, :tokens], -torch.inf)
+
+
+class OneQueryOfItsOwn(Plain):
+    """A learned query, the same for all rows."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.asked = nn.Parameter(torch.randn(d_model))
+
+    def forward(self, x):
+        asked = self.split(self.q(self.asked.expand_as(x)))
+        k, v = self.split(self.k(x)), self.split(self.v(x))
+        return self.o(self.merge(self.soften(self.hide(self.scores(asked, k))) @ v))
+
+
+class OneLayerForBoth(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.k = self.q
+
+
 class HeadAxisLast(Plain):
     def split(self, x):
         return x.view(*x.shape[:2], self.head_dim, self.num_heads).permute(0, 3, 1, 2)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from correct import (
     Asked,
     NoDecoder,
+    OneLayerForBoth,
     OthersAlone,
     Plain,
     Prefix,
@@ -17,7 +18,7 @@ from correct import (
 )
 from torch import nn
 
-from attention_course import causal_mask, check_attention, rotary
+from attention_course import CausalHead, causal_mask, check_attention, rotary
 
 
 def codes(report):
@@ -324,6 +325,196 @@ class ShiftedTokens(Plain):
         return super().forward(F.pad(x[:, 1:], (0, 0, 0, 1)))
 
 
+class LastHeadOnly(nn.Module):
+    def __init__(self, d_model, num_heads, dropout=0.1):
+        super().__init__()
+        size = d_model // num_heads
+        self.heads = nn.ModuleList(
+            [CausalHead(d_model, size, dropout=dropout) for _ in range(num_heads)]
+        )
+        self.o = nn.Linear(size, d_model)
+
+    def forward(self, x):
+        for head in self.heads:
+            context = head(x)
+        return self.o(context)
+
+
+class LateIndex(LastHeadOnly):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.o = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        calls = [lambda x: self.heads[i](x) for i in range(len(self.heads))]  # noqa: B023
+        return self.o(torch.cat([call(x) for call in calls], dim=-1))
+
+
+class Sliced(Plain):
+    """The heads as slices of the columns; `cut` says which, for queries, keys and values."""
+
+    def cut(self, i):
+        mine = slice(i * self.head_dim, (i + 1) * self.head_dim)
+        return mine, mine, mine
+
+    def forward(self, x):
+        made = self.q(x), self.k(x), self.v(x)
+        contexts = []
+        for i in range(self.num_heads):
+            q, k, v = (t[..., part] for t, part in zip(made, self.cut(i), strict=True))
+            contexts.append(self.soften(self.hide(self.scores(q, k))) @ v)
+        return self.o(torch.cat(contexts, dim=-1))
+
+
+class OverlappingSlices(Sliced):
+    def cut(self, i):
+        return (slice(i, i + self.head_dim),) * 3
+
+
+class OneSliceOfQueries(Sliced):
+    def cut(self, i):
+        return slice(self.head_dim), *super().cut(i)[1:]
+
+
+class OneSlice(Sliced):
+    def cut(self, i):
+        return (slice(self.head_dim),) * 3
+
+
+class HeadLeftZero(Plain):
+    def merge(self, x):
+        return super().merge(torch.cat([x[:, :-1], torch.zeros_like(x[:, -1:])], dim=1))
+
+
+class FusedHeadLeftZero(HeadLeftZero):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        del self.q, self.k, self.v
+        self.qkv = nn.Parameter(torch.randn(d_model, 3 * d_model))
+
+    def forward(self, x):
+        q, k, v = (self.split(part) for part in (x @ self.qkv).chunk(3, dim=-1))
+        return self.o(self.merge(self.soften(self.hide(self.scores(q, k))) @ v))
+
+
+class WeightsOfOneHead(Plain):
+    def soften(self, scores):
+        return scores[:, :1].softmax(-1)
+
+
+class CutShort(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.o = nn.Linear(num_heads * self.head_dim, d_model)
+
+    def split(self, x):
+        return super().split(x[..., : self.num_heads * self.head_dim])
+
+
+class OneGroupOfValues(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.v = nn.Linear(d_model, d_model // 2)
+
+    def forward(self, x):
+        q, k = self.split(self.q(x)), self.split(self.k(x))
+        v = self.v(x).view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)[:, :1]
+        return self.o(self.merge(self.soften(self.hide(self.scores(q, k))) @ v))
+
+
+class Dropped(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.drop = nn.Dropout(0.1)
+
+    def soften(self, scores):
+        return self.drop(scores.softmax(-1))
+
+    def forward(self, x):
+        super().forward(x)
+        return x
+
+
+class TimesZero(Dropped):
+    def forward(self, x):
+        return x + 0.0 * Plain.forward(self, x)
+
+
+class MaskIsTrained(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.seen = nn.Parameter(torch.ones(17, 17).tril())
+
+    def hide(self, scores):
+        tokens = scores.shape[-1]
+        return scores.masked_fill(self.seen[:tokens, :tokens] == 0, -torch.inf)
+
+
+class AddedMaskIsTrained(MaskIsTrained):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.seen = nn.Parameter(torch.full((17, 17), -1e9).triu(1))
+
+    def hide(self, scores):
+        return scores + self.seen[: scores.shape[-1], : scores.shape[-1]]
+
+
+class FirstMaskKept(Plain):
+    hidden = None
+
+    def hide(self, scores):
+        if self.hidden is None:
+            self.hidden = causal_mask(scores.shape[-1])
+        return scores.masked_fill(self.hidden, -torch.inf)
+
+
+class OneQueryForAll(Plain):
+    def scores(self, q, k):
+        return super().scores(q[:, :, -1:].expand_as(q), k)
+
+
+class OneValueForAll(Plain):
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        v = v[:, :, :1].expand_as(v)
+        return self.o(self.merge(self.soften(self.hide(self.scores(q, k))) @ v))
+
+
+class OneHeadOfEach(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        shape = num_heads, d_model, d_model // num_heads
+        self.q, self.k, self.v = (nn.Parameter(torch.randn(shape)) for _ in range(3))
+        self.o = nn.Linear(shape[-1], d_model)
+
+    def forward(self, x):
+        q, k, v = (x[:, None] @ weight for weight in (self.q, self.k, self.v))
+        context = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o(context[:, 0])
+
+
+class SecondDropped(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.second = Plain(d_model, num_heads)
+
+    def forward(self, x):
+        x = x + super().forward(x)
+        self.second(x)
+        return x
+
+
+class ReturnInTheLoop(LastHeadOnly):
+    def forward(self, x):
+        for head in self.heads:
+            return self.o(head(x))
+
+
+class TwoDetached(Plain):
+    def scores(self, q, k):
+        return super().scores(q.detach(), k.detach())
+
+
 @pytest.mark.parametrize(
     ("module", "code", "said"),
     [
@@ -343,7 +534,28 @@ class ShiftedTokens(Plain):
         (KeysOfTheQueries, "wrong-pair", "Changing key alone changes nothing"),
         (ValuesOfTheQueries, "wrong-values", "Changing value alone changes nothing"),
         (RolesSwapped, "wrong-pair", "query stands where"),
-        (OneHeadManyTimes, "heads-alike", "4 heads of 4"),
+        (OneHeadManyTimes, "heads-alike", "one and the same module"),
+        (OneSlice, "heads-alike", "Columns 6 to 23 of q, k and v have no effect"),
+        (LateIndex, "heads-alike", "heads.0, heads.1 and heads.2 have no effect"),
+        (LastHeadOnly, "no-effect", "heads.0, heads.1 and heads.2 have no effect"),
+        (OverlappingSlices, "no-effect", "Columns 9 to 23 of q, k and v have"),
+        (OneSliceOfQueries, "no-effect", "Columns 6 to 23 of q have"),
+        (HeadLeftZero, "no-effect", "Columns 18 to 23 of q, k and v have"),
+        (FusedHeadLeftZero, "no-effect", "Columns 18 to 23, 42 to 47 and 66 to 71 of qkv have"),
+        (WeightsOfOneHead, "no-effect", "Columns 6 to 23 of q and k have"),
+        (CutShort(23, 4), "no-effect", "23 columns are not a whole number of heads of 5"),
+        (OneGroupOfValues, "no-effect", "Columns 6 to 11 of v have"),
+        (Dropped, "attention-unused", "What o gives is thrown away"),
+        (TimesZero, "attention-unused", "changing q, k and v changes nothing"),
+        (MaskIsTrained, "not-a-buffer", "is a trainable nn.Parameter"),
+        (AddedMaskIsTrained, "not-a-buffer", "self.register_buffer('seen', mask"),
+        (OneHeadOfEach, "no-effect", "Heads 1 to 3 of q, k and v have"),
+        (SecondDropped, "no-effect", "second has no effect on the output"),
+        (ReturnInTheLoop, "unused-layer", "heads.1, heads.2 and heads.3 are never called"),
+        (FirstMaskKept, "length", "what the first call leaves in self.hidden"),
+        (OneQueryForAll, "one-for-all", "All rows of the queries are the same"),
+        (OneValueForAll, "one-for-all", "All rows of the values are the same"),
+        (TwoDetached, "detached", "q.weight and k.weight, but no gradient reaches them"),
         (TurnedAndScaled(24, 4, 24**-0.5), "scale", "√24"),
         (HiddenInTraining, "future-visible", "In evaluation mode position 0 sees position 1"),
         (BuiltAndHiddenInTraining, "future-visible", "In evaluation mode position 0 sees"),
@@ -487,6 +699,7 @@ class NoLayers(nn.Module):
         (RefusesTraining, "training"),
         (GrowingCache, "cache"),
         (OneProjection, "one-projection"),
+        (OneLayerForBoth, "one-projection"),
         (DroppedScores, "dropout-on-scores"),
         (TurnedAndScaled(24, 4, None), None),
         (OthersAlone, "two-way"),

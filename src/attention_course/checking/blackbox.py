@@ -9,6 +9,7 @@ from . import calling
 from .calling import is_mask, told, wants_cuda
 from .flow import outputs
 from .guard import copy_module, reachable
+from .layers import lifeless
 from .report import Finding, listed
 from .scores import wrong_axis
 from .subject import dropouts, set_dropout
@@ -142,6 +143,56 @@ def _one_sentence(s):
     if shape[:2] == (1, s.sizes.tokens):
         return None
     return Finding("crash", f"A batch of 1 gives an output of shape {tuple(shape)}.")
+
+
+def length_kept(s):
+    """A length fails after another one: a mask, say, of the first call is kept."""
+    if s.fresh or s.random or s.masks is not None or "length" in s.found:
+        return None
+    kept = _kept(s)
+    longer = [n for n in (8, 7, 6) if s.sizes.tokens < n <= (s.sizes.context or n)]
+    if not kept or not longer:
+        return None
+    for first, second in ((s.sizes.tokens, longer[0]), (longer[0], s.sizes.tokens)):
+        module = s.unused()
+        try:
+            s.look(s.draw(9, tokens=second), module=s.unused())
+            s.look(s.draw(9, tokens=first), module=module)
+        except Exception:
+            return None  # told as `length`
+        try:
+            s.look(s.draw(9, tokens=second), module=module)
+        except (AssertionError, ValueError) as error:
+            s.note("length", f"forward refuses {second} tokens after {first}: {told(error)}")
+        except Exception as error:
+            return Finding(
+                "length",
+                f"After a call with {first} tokens a call with {second} fails, though {second} "
+                f"work in a new module: what the first call leaves in {listed(kept)} has its "
+                f"length. Make it at each call, or anew where the length changes. ({told(error)})",
+            )
+    return None
+
+
+def _kept(s):
+    """The attributes that calls have changed, by name."""
+    found = []
+    for (path, before), (_, after) in zip(
+        s.pristine.named_modules(), s.module.named_modules(), strict=False
+    ):
+        old, new = ({**vars(part), **part._buffers} for part in (before, after))
+        names = [n for n in new if n not in old or _sign(old[n]) != _sign(new[n])]
+        found += [f"self.{path}.{n}".replace("..", ".") for n in names]
+    return found
+
+
+def _sign(value):
+    """What tells a changed attribute: a shape, a size, or the value itself."""
+    if isinstance(value, torch.Tensor):
+        return value.shape
+    if isinstance(value, list | tuple | dict | set):
+        return len(value)
+    return value if isinstance(value, int | float | str) else type(value)
 
 
 def width(s):
@@ -355,6 +406,7 @@ def dropout_unused(s):
             outputs.append(s.look(s.x, module=module))
         if _same(*outputs):
             unused.append(path)
+    unused = [path for path in unused if not lifeless(s, path)]  # its head is the fault
     kernels = []
     if unused:
         module = copy_module(s.pristine, share=True)

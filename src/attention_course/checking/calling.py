@@ -335,7 +335,7 @@ class NoTensor(Exception):
 
 def first_tensor(output, leading):
     """The first tensor that is shaped like an output, or the first of all."""
-    found = list(_flat(output))
+    found = list(flat(output))
     if not found:
         raise NoTensor(f"forward returned {_describe(output)}")
     wanted = len(leading) + 1
@@ -343,18 +343,18 @@ def first_tensor(output, leading):
     return (fitting or found)[0]
 
 
-def _flat(output):
+def flat(output):
     if isinstance(output, torch.Tensor):
         yield output
     elif isinstance(output, dict):
         for item in output.values():
-            yield from _flat(item)
+            yield from flat(item)
     elif isinstance(output, list | tuple):
         for item in output:
-            yield from _flat(item)
+            yield from flat(item)
     elif is_dataclass(output):
         for part in fields(output):
-            yield from _flat(getattr(output, part.name))
+            yield from flat(getattr(output, part.name))
 
 
 def ways(module):

@@ -20,6 +20,7 @@ TESTS = [
     blackbox.input_changed,
     blackbox.backward_fails,
     blackbox.not_repeatable,
+    blackbox.length_kept,
     blackbox.dropout_in_eval,
     blackbox.dropout_unused,
     blackbox.global_seed,
@@ -31,9 +32,11 @@ TESTS = [
     scores.softmax_axis,
     scores.softmax_twice,
     scores.not_normalised,
+    layers.attention_unused,
     layers.wrong_pair,
     layers.wrong_values,
     layers.heads_alike,
+    layers.no_effect,
     visible.future_visible,
     visible.mask_off_by_one,
     visible.past_hidden,
@@ -73,6 +76,10 @@ class Subject(Facts):
     @cached_property
     def idle(self):
         return layers.find_idle(self)
+
+    @cached_property
+    def dead(self):
+        return layers.find_dead(self)
 
     @property
     def named(self):

@@ -203,6 +203,21 @@ class Flow:
             todo += [(k, at) for k in self.calls[at].inputs]
         return sorted(seen), sorted(ends)
 
+    def projections(self, kept, before):
+        """The indices of the nearest projections behind an operand, whatever stands between."""
+        found, todo, done = [], [(kept, before)], set()
+        while todo:
+            kept, before = todo.pop()
+            at = self.maker(kept, before)
+            if at is None or at in done:
+                continue
+            done.add(at)
+            if self.is_projection(at):
+                found.append(at)
+            elif at not in self.products:
+                todo += [(k, at) for k in self.calls[at].inputs]
+        return found
+
     # --- products ---------------------------------------------------------------------------
 
     @property

@@ -37,11 +37,16 @@ def _mixed(s, numbers, operand):
     if numbers.shape[-2] != s.sizes.tokens:
         return False
     origin = s.flow.origin(*operand)
-    if not origin.factor or not s.flow.pure(origin):
+    if not origin.factor or not s.flow.pure(origin) or one_row(numbers):
         return False
     part = numbers.movedim(-2, 0) / origin.factor
     shares = share_of_tokens(part, [kept.value for _, kept in origin.sources], s.sizes)
     return shares is not None and shares[0] < 0.9 and shares[1] > 0.95
+
+
+def one_row(numbers):
+    """Whether all rows of (…, tokens, width) are the same."""
+    return bool((numbers == numbers[..., :1, :]).all())
 
 
 def layout_mixes_batch(s):

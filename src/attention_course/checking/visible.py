@@ -412,7 +412,7 @@ def past_hidden(s):
 
 DISTURBED = {
     "split-by-view", "merge-by-view", "softmax-axis", "not-normalised", "heads-attend-heads",
-    "batch-mixed",
+    "batch-mixed", "one-for-all",
 }  # fmt: skip
 
 
@@ -448,7 +448,7 @@ def mask_kind(s):
     if "softmax-twice" in s.found:
         s.tell("the mask was not judged, because the softmax is taken twice")
         return "none", pairs
-    if pairs is None or tokens < 3 or "heads-attend-heads" in s.found:
+    if pairs is None or tokens < 3 or {"heads-attend-heads", "attention-unused"} & set(s.found):
         return "none", pairs
     future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
     ahead, behind = pairs & future, pairs & future.T
