@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from correct import Plain
+from correct import DecoderBlock, Looking, Plain, ValuesApart
 from torch import nn
 
 from attention_course import causal_mask, check_attention, rotary
@@ -106,6 +106,73 @@ class RolesSwapped(Given):
         return super().scores(k, q)
 
 
+class Padded(Plain):
+    """forward(x, key_padding_mask), True = hidden; a variant makes it fit the scores."""
+
+    def forward(self, x, key_padding_mask=None):
+        self.given = key_padding_mask
+        return super().forward(x)
+
+    def hide(self, scores):
+        return scores if self.given is None else scores.masked_fill(self.fit(scores), -1e9)
+
+
+class RepeatedInTheWrongOrder(Padded):
+    def fit(self, scores):
+        return self.given.repeat(self.num_heads, 1).view(*scores.shape[:2], 1, -1)
+
+
+class FirstSentenceOnly(Padded):
+    def fit(self, scores):
+        return self.given[0]
+
+
+class RepeatedPairs(Looking):
+    def forward(self, x, mask=None):
+        if mask is not None:
+            heads = mask.repeat(self.num_heads, 1, 1)
+            mask = heads.view(len(mask), self.num_heads, *mask.shape[1:])
+        return super().forward(x, x, mask)
+
+
+class ContextIgnored(Looking):
+    def forward(self, x, context):
+        return super().forward(x, x)
+
+
+class MemoryIgnored(DecoderBlock):
+    def forward(self, x, memory):
+        x = x + self.own(x, x)
+        return x + self.cross(x, x)
+
+
+class InputIgnored(Looking):
+    def forward(self, x, encoder_output):
+        return super().forward(encoder_output, encoder_output)
+
+
+class QueriesOfTheContext(Looking):
+    def forward(self, x, context):
+        return super().forward(context, x)
+
+
+class KeysOfTheInput(ValuesApart):
+    def forward(self, x, context):
+        return super().forward(x, context)
+
+
+class ValuesOfTheInput(Plain):
+    def forward(self, x, encoder_output):
+        q, k = self.split(self.q(x)), self.split(self.k(encoder_output))
+        return self.o(self.merge(self.soften(self.scores(q, k)) @ self.split(self.v(x))))
+
+
+class DecoderOneOff(DecoderBlock):
+    def forward(self, x, memory):
+        x = x + self.own(x, x, torch.ones(x.shape[1], x.shape[1]).tril(1))
+        return x + self.cross(x, memory)
+
+
 class Head(nn.Module):
     def __init__(self, d_model, width):
         super().__init__()
@@ -196,6 +263,16 @@ class ShallowMask(Plain):
         (ValuesOfTheQueries, "wrong-values", "Changing value alone changes nothing"),
         (RolesSwapped, "wrong-pair", "query stands where"),
         (OneHeadManyTimes, "heads-alike", "4 heads of 4"),
+        (RepeatedInTheWrongOrder, "mask-argument", "the mask of another sentence"),
+        (FirstSentenceOnly, "mask-argument", "in sentences 1 and 2"),
+        (RepeatedPairs, "mask-argument", "(batch, 1, tokens, tokens)"),
+        (ContextIgnored, "wrong-pair", "Changing context alone changes nothing"),
+        (MemoryIgnored, "wrong-pair", "Changing memory alone changes nothing"),
+        (InputIgnored, "wrong-pair", "Changing x alone changes nothing"),
+        (QueriesOfTheContext, "wrong-pair", "The queries are made of context"),
+        (KeysOfTheInput, "wrong-pair", "The keys are made of x"),
+        (ValuesOfTheInput, "wrong-values", "The values are made of x"),
+        (DecoderOneOff, "mask-off-by-one", "Position 0 sees position 1"),
         (TurnedAndScaled(24, 4, 24**-0.5), "scale", "√24"),
     ],
     ids=lambda case: getattr(case, "__name__", None),

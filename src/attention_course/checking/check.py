@@ -73,6 +73,10 @@ class Subject(Facts):
     def idle(self):
         return layers.find_idle(self)
 
+    @cached_property
+    def inputs_read(self):
+        return layers.inputs_read(self)
+
     @property
     def named(self):
         return {label for _, label in self.idle}

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from .calling import is_mask
+from .cores import cores
 from .flow import JOINING, outputs
 from .guard import reachable
 from .report import Finding, listed
@@ -20,7 +21,7 @@ def wrong_pair(s):
         if letter in "qk":
             return _idle(s, "wrong-pair", letter, name)
     _note_one_projection(s)
-    return _arguments_confused(s, "kq")
+    return _arguments_confused(s, "kq") or _context_confused(s, "kq")
 
 
 def wrong_values(s):
@@ -28,7 +29,7 @@ def wrong_values(s):
     for letter, name in s.idle:
         if letter == "v":
             return _idle(s, "wrong-values", letter, name)
-    return _arguments_confused(s, "v")
+    return _arguments_confused(s, "v") or _context_confused(s, "v")
 
 
 def _note_one_projection(s):
@@ -75,6 +76,111 @@ def _arguments_confused(s, letters):
                 f"should. scores = queries @ keys.mT, a row for each query.",
             )
     return None
+
+
+# what the argument of a cross-attention is called that gives the keys and the values
+_ENCODER = r"context|ctx|enc(?:oder|oded)?(?:_\w+)?"
+_CONTEXT = re.compile(_ENCODER + r"|memory|mem|src|source|(?:x_)?(?:kv|key_value)")
+_SECOND = re.compile(r"x_?2")  # that too, after x_1
+_LOOKED_AT = re.compile(_ENCODER)  # a memory, say, may look in its turn
+_LOOKS = re.compile(r"x|tgt|trg|target|dec.*|inputs?|hidden_states|tokens")
+
+
+def inputs_read(s):
+    """For each core and each of two inputs: which of queries, keys and values move with it.
+
+    None where forward takes another number of inputs, or where that cannot be told.
+    """
+    if not s.several or len(s.way.names) != 2 or s.sizes.tokens < 2 or not s.cores:
+        return None
+    moved = []
+    for number in (0, 1):
+        with s.other(number, s.draw(2)):
+            again = cores(s.capture(s.x))
+        if len(again) != len(s.cores):
+            return None
+        moved.append([_moved(*pair) for pair in zip(s.cores, again, strict=True)])
+    return list(zip(*moved, strict=True))
+
+
+def _moved(core, again):
+    pairs = zip("qkv", _qkv(core), _qkv(again), strict=True)
+    return {letter for letter, first, second in pairs if not _near(first, second)}
+
+
+def _qkv(core):
+    return core.queries, core.keys, core.values
+
+
+def _near(first, second):
+    return first.shape == second.shape and torch.allclose(first, second, rtol=1e-4, atol=1e-6)
+
+
+def _context_confused(s, letters):
+    """forward(x, context), where one is not read, or stands in the other's place."""
+    if DISTURBED & set(s.found) or s.inputs_read is None:
+        return None
+    at = _context_number(s.way.names)
+    if "k" in letters and (finding := _not_read(s, at is not None)):
+        return finding
+    if at is None:
+        return None
+    context, x = s.way.names[at], s.way.names[1 - at]
+    for read in s.inputs_read:
+        with_context, with_x = read[at], read[1 - at]
+        for letter, other in ("kv", "vk"):
+            crossed = letter in with_x - with_context and other in with_context - with_x
+            if letter in letters and crossed:
+                return _from_another(letter, other, x, context)
+        turned = with_context == {"q"} and with_x == {"k", "v"}
+        named = _LOOKED_AT.fullmatch(context.lower()) and _LOOKS.fullmatch(x.lower())
+        if "k" in letters and turned and named:
+            return Finding(
+                "wrong-pair",
+                f"The queries are made of {context}, and the keys and the values of {x}: the "
+                f"rows of the output belong to the tokens of {context}. Make the queries of "
+                f"{x}, the keys and the values of {context}.",
+            )
+    return None
+
+
+def _context_number(names):
+    """Which of two arguments is a context by its name, or None."""
+    found = [number for number, name in enumerate(names) if _CONTEXT.fullmatch(name.lower())]
+    if not found and _SECOND.fullmatch(names[1].lower()):
+        return 1
+    return found[0] if len(found) == 1 else None
+
+
+def _not_read(s, cross):
+    """An input that acts on nothing: a fault where one is a context, or else a note."""
+    for number, name in enumerate(s.way.names):
+        if any(read[number] for read in s.inputs_read) or _acts(s, number):
+            continue
+        other = s.way.names[1 - number]
+        seen = f"Changing {name} alone changes nothing: queries, keys and values are all made of "
+        if cross:
+            return Finding(
+                "wrong-pair",
+                f"{seen}{other}. In cross-attention the queries come from one input, and the "
+                f"keys and the values from the other.",
+            )
+        s.note("unused-argument", f"{seen}{other}. forward can do without {name}.")
+    return None
+
+
+def _acts(s, number):
+    """Whether the output moves with one of the inputs."""
+    return any(s.moved_by_input(number, s.draw(seed)).any() for seed in (2, 3))
+
+
+def _from_another(letter, other, x, context):
+    return Finding(
+        "wrong-values" if letter == "v" else "wrong-pair",
+        f"The {_ROLES[letter]} are made of {x}, and the {_ROLES[other]} of {context}: changing "
+        f"{context} alone leaves the {_ROLES[letter]} as they are. A weight then belongs to a "
+        f"token of one and meets a value of the other. Make both of {context}.",
+    )
 
 
 def heads_alike(s):

@@ -5,7 +5,8 @@ from functools import cached_property
 
 import torch
 
-from .report import Finding
+from .report import Finding, listed
+from .visible import DISTURBED
 
 _PADDING = "padding"
 
@@ -20,8 +21,12 @@ class Convention:
 
 
 def conventions(subject, hidden):
-    """All masks that hide the same: hidden is (tokens, tokens), or (batch, tokens) for padding."""
+    """All masks that hide the same.
+
+    hidden: (tokens, tokens), (batch, tokens, tokens), or (batch, tokens) for padding.
+    """
     padding = hidden.shape[0] == subject.sizes.batch and hidden.shape[0] != hidden.shape[1]
+    padding = padding and hidden.dim() == 2
     dtype = getattr(subject, "dtype", torch.float32)
     device, found = subject.device, []
     for shape, spread in _shapes(hidden, subject.sizes.batch, padding):
@@ -36,9 +41,11 @@ def _shapes(hidden, batch, padding):
         yield "(batch, 1, 1, tokens)", hidden[:, None, None]
         yield "(batch, 1, tokens)", hidden[:, None]
         return
-    yield "(tokens, tokens)", hidden
-    yield "(batch, 1, tokens, tokens)", hidden.expand(batch, 1, *hidden.shape)
-    yield "(batch, tokens, tokens)", hidden.expand(batch, *hidden.shape)
+    if hidden.dim() == 2:
+        yield "(tokens, tokens)", hidden
+        hidden = hidden.expand(batch, *hidden.shape)
+    yield "(batch, 1, tokens, tokens)", hidden[:, None]
+    yield "(batch, tokens, tokens)", hidden
 
 
 def _kinds(hidden, dtype):
@@ -53,19 +60,27 @@ def _kinds(hidden, dtype):
 
 
 class MaskTrial:
-    """What one mask argument does: the convention that hides, or how it fails to."""
+    """What one mask argument does: the convention that hides, or how it fails to.
+
+    number: the input whose tokens it hides, where forward takes several; None: all together.
+    """
 
     def __init__(self, subject, name):
-        self.subject, self.name = subject, name
+        self.subject, self.name, self.number = subject, name, None
         sizes = subject.sizes
         self.future = torch.ones(sizes.tokens, sizes.tokens, dtype=torch.bool).triu(1)
-        self.column = torch.zeros(sizes.tokens, sizes.tokens, dtype=torch.bool)
-        self.column[:, 1] = True
-        self.column[1, 1] = False
+        self.column = self._column(1)
         self.padding = torch.zeros(sizes.batch, sizes.tokens, dtype=torch.bool)
         self.padding[:, 1] = True
         self.ran, self.acted, self.accepted, self.leaks = 0, 0, None, []
         self._try()
+
+    def _column(self, token):
+        """(tokens, tokens): one token is hidden from all others."""
+        hidden = torch.zeros_like(self.future)
+        hidden[:, token] = True
+        hidden[token, token] = False
+        return hidden
 
     def _patterns(self):
         padded = [(self.padding, _PADDING)]
@@ -77,6 +92,12 @@ class MaskTrial:
     @cached_property
     def causal_inside(self):
         return not (self.subject.influence.cpu() * self.future).any()
+
+    @property
+    def _numbers(self):
+        """The inputs to change: all together, then each alone."""
+        s = self.subject
+        return [None, *(range(len(s.way.names)) if s.several else ())]
 
     def _try(self):
         for hidden, kind in self._patterns():
@@ -105,18 +126,28 @@ class MaskTrial:
         if base.isnan().any():
             return "NaN"
         pairs = self._pairs(hidden, kind)
-        moves = influence(s, masks, base, (0, 1, s.sizes.tokens - 1))
-        seen = moves & pairs
-        self.moves = moves
-        if seen.any():
-            return "leaks"
-        # what is not hidden must still be seen: an inverted mask hides it
+        columns = (0, 1, s.sizes.tokens - 1)
+        for number in self._numbers:
+            moves = influence(s, masks, base, columns, number).any(dim=0)
+            if number is None:
+                self.moves = moves
+            if self._hides(moves, pairs, columns, kind):
+                self.number = number
+                return "hides"
+        return "leaks"
+
+    def _hides(self, moves, pairs, columns, kind, token=1):
+        """Whether the pairs are hidden, and no more than that: an inverted mask hides the others.
+
+        What comes out for a padded token, the one at `token`, is nobody's concern.
+        """
         kept = torch.ones_like(pairs).tril() & ~pairs
-        kept[1, 1] = False  # a padded token need not see itself
-        for j in (0, 1, s.sizes.tokens - 1):
-            if (kept[:, j] & ~moves[:, j]).any():
-                return "leaks"
-        return "hides"
+        kept[token, token] = False  # a hidden token need not see itself
+        free = torch.zeros_like(pairs)
+        free[token] = kind == _PADDING
+        columns = list(columns)
+        wrong = (moves & pairs) | (kept & ~moves)
+        return not (wrong & ~free)[:, columns].any()
 
     def _pairs(self, hidden, kind):
         """(tokens, tokens): the pairs that the mask should hide."""
@@ -126,7 +157,39 @@ class MaskTrial:
         """(tokens, tokens): the future pairs that are visible with the accepted mask."""
         s, masks = self.subject, {self.name: self.accepted.mask}
         base = s.look(s.x, masks)
-        return influence(s, masks, base, range(s.sizes.tokens)) & self.future
+        number = self.number if s.looking is None else s.looking
+        return influence(s, masks, base, range(s.sizes.tokens), number).any(dim=0) & self.future
+
+    def _like_accepted(self, hidden):
+        """Another mask in the convention that was accepted."""
+        words = (self.accepted.words, self.accepted.shape)
+        found = conventions(self.subject, hidden)
+        return next(c.mask for c in found if (c.words, c.shape) == words)
+
+    def mixed(self):
+        """The sentences that do not get their own mask, where each has another; [] if all do."""
+        s = self.subject
+        if "batch" not in self.accepted.shape or s.sizes.batch == 1 or DISTURBED & set(s.found):
+            return []
+        tokens = [1 + b % (s.sizes.tokens - 1) for b in range(s.sizes.batch)]
+        pairs = [self._column(token) for token in tokens]
+        if self.kind == _PADDING:
+            hidden = torch.zeros_like(self.padding)
+            hidden[range(s.sizes.batch), tokens] = True
+        else:
+            pairs = [own if self.causal_inside else own | self.future for own in pairs]
+            hidden = torch.stack(pairs)
+        masks = {self.name: self._like_accepted(hidden)}
+        base = s.look(s.x, masks)
+        if base.isnan().any():
+            return []
+        columns = sorted(set(tokens))
+        moves = influence(s, masks, base, columns, self.number)
+        return [
+            b
+            for b, token in enumerate(tokens)
+            if not self._hides(moves[b], pairs[b], columns, self.kind, token)
+        ]
 
     def hidden_row(self):
         """Whether a row whose keys are all hidden gives NaN: forward, in the gradients, or no."""
@@ -137,9 +200,7 @@ class MaskTrial:
         else:
             hidden = torch.zeros_like(self.future)
             hidden[0] = True
-        words = (self.accepted.words, self.accepted.shape)
-        mask = next(c.mask for c in conventions(s, hidden) if (c.words, c.shape) == words)
-        output = s.run(s.x, {self.name: mask})
+        output = s.run(s.x, {self.name: self._like_accepted(hidden)})
         if output.isnan().any():
             return "NaN comes out"
         weights = [w for w in s.weights.values() if w.requires_grad]
@@ -151,17 +212,20 @@ class MaskTrial:
         return None
 
 
-def influence(subject, masks, base, columns):
-    """(tokens, tokens) Boolean: which rows move when a token of `columns` changes."""
+def influence(subject, masks, base, columns, number=None):
+    """(batch, tokens, tokens) Boolean: which rows move when a token of `columns` changes.
+
+    number: the input that changes alone, where forward takes several; None: all inputs.
+    """
     tokens = subject.sizes.tokens
-    moves = torch.zeros(tokens, tokens, dtype=torch.bool)
+    moves = torch.zeros(len(base), tokens, tokens, dtype=torch.bool)
     for seed in (2, 3):
         other = 1.5 * subject.draw(seed)
         for j in columns:
             changed = subject.x.clone()
             changed[:, j] = other[:, j]
-            _, moved = subject.differs(subject.look(changed, masks), base)
-            moves[:, j] |= moved.any(dim=0).cpu()
+            _, moved = subject.differs(subject.look_at(changed, number, masks), base)
+            moves[:, :, j] |= moved.cpu()
     return moves
 
 
@@ -196,9 +260,11 @@ def mask_argument(subject):
 
 
 def _accepted(subject, trial):
+    whose = "" if trial.number is None else f", for {subject.way.names[trial.number]}"
+    shape = trial.accepted.shape
     subject.note(
         "mask-convention",
-        f"{trial.name} is understood as {trial.accepted.words}, shape {trial.accepted.shape}.",
+        f"{trial.name} is understood as {trial.accepted.words}, shape {shape}{whose}.",
     )
     genuine = trial.kind == _PADDING and trial.accepted.shape == "(batch, tokens)"
     if trial.causal_inside and (genuine or "pad" in trial.name.lower()):
@@ -213,7 +279,24 @@ def _accepted(subject, trial):
                 seen.float(),
                 "future pairs that are visible with the padding mask",
             )
-    return None
+    return _mixed(trial)
+
+
+def _mixed(trial):
+    """A mask of one sentence that reaches another."""
+    mixed = trial.mixed()
+    if not mixed:
+        return None
+    rows = "1" if trial.kind == _PADDING else "tokens"
+    return Finding(
+        "mask-argument",
+        f"{trial.name} hides what it should where all sentences have the same mask. Where each "
+        f"has its own, the mask of another sentence is used in "
+        f"{'sentence' if len(mixed) == 1 else 'sentences'} {listed(mixed)}, in some heads or in "
+        f"all. Neither repeat the mask for the heads nor take one sentence of it, but give it an "
+        f"axis for the heads: (batch, 1, {rows}, tokens) goes with scores of (batch, num_heads, "
+        f"tokens, tokens).",
+    )
 
 
 def _failing(trial):
