@@ -127,6 +127,52 @@ class FirstSentenceOnly(Padded):
         return self.given[0]
 
 
+class AtTheQueries(Padded):
+    def fit(self, scores):
+        return self.given[:, None, :, None]
+
+
+class HiddenWhereBothHide(Padded):
+    def hide(self, scores):
+        hidden = causal_mask(scores.shape[-1])
+        if self.given is not None:
+            hidden = hidden & self.given[:, None, None, :]
+        return scores.masked_fill(hidden, -torch.inf)
+
+
+class NearFill(Padded):
+    def hide(self, scores):
+        return scores if self.given is None else scores.masked_fill(self.fit(scores), -1e-9)
+
+    def fit(self, scores):
+        return self.given[:, None, None, :]
+
+
+class ZeroedWeights(NearFill):
+    def hide(self, scores):
+        return scores
+
+    def soften(self, scores):
+        weights = super().soften(scores)
+        return weights if self.given is None else weights.masked_fill(self.fit(scores), 0)
+
+
+class ZeroedValues(Padded):
+    def hide(self, scores):
+        return scores
+
+    def forward(self, x, key_padding_mask=None):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        if key_padding_mask is not None:
+            v = v.masked_fill(key_padding_mask[:, None, :, None], 0)
+        return self.o(self.merge(self.soften(self.scores(q, k)) @ v))
+
+
+class MaskTurned(Looking):
+    def forward(self, x, mask=None):
+        return super().forward(x, x, mask if mask is None else mask.mT)
+
+
 class RepeatedPairs(Looking):
     def forward(self, x, mask=None):
         if mask is not None:
@@ -266,6 +312,12 @@ class ShallowMask(Plain):
         (RepeatedInTheWrongOrder, "mask-argument", "the mask of another sentence"),
         (FirstSentenceOnly, "mask-argument", "in sentences 1 and 2"),
         (RepeatedPairs, "mask-argument", "(batch, 1, tokens, tokens)"),
+        (AtTheQueries, "mask-argument", "the mask stands at the queries"),
+        (HiddenWhereBothHide, "mask-argument", "the causal mask both hide it"),
+        (NearFill, "mask-argument", "become -1e-09, too close to the others"),
+        (ZeroedWeights, "mask-argument", "sets weights to zero after the softmax"),
+        (ZeroedValues, "mask-argument", "sets the values of hidden tokens to zero"),
+        (MaskTurned, "mask-argument", "leave out the transpose"),
         (ContextIgnored, "wrong-pair", "Changing context alone changes nothing"),
         (MemoryIgnored, "wrong-pair", "Changing memory alone changes nothing"),
         (InputIgnored, "wrong-pair", "Changing x alone changes nothing"),
@@ -282,6 +334,11 @@ def test_one_fault_is_one_finding_with_its_cause(module, code, said):
     report = check_attention(module, causal=causal)
     assert codes(report) == [code], report
     assert said in report.findings[0].message
+
+
+def test_what_a_padding_mask_should_hide_is_marked():
+    assert check_attention(NearFill)._repr_html_().count("✗ 1<") == 4  # one column of five
+    assert check_attention(MaskTurned)._repr_html_().count("✗ 1<") == 10  # the future
 
 
 # --- right, or not to be judged -------------------------------------------------------------

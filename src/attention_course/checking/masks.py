@@ -5,6 +5,7 @@ from functools import cached_property
 
 import torch
 
+from .cores import cores
 from .report import Finding, listed
 from .visible import DISTURBED
 
@@ -18,6 +19,22 @@ class Convention:
     words: str
     shape: str
     mask: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A mask that did not hide: what it should hide, and what it did.
+
+    pairs: those to hide. moves: which rows move when a token changes, or None. changed: the rows
+    that the mask itself changes.
+    """
+
+    verdict: str
+    convention: Convention
+    kind: str
+    pairs: torch.Tensor
+    moves: torch.Tensor | None
+    changed: torch.Tensor
 
 
 def conventions(subject, hidden):
@@ -70,9 +87,10 @@ class MaskTrial:
         sizes = subject.sizes
         self.future = torch.ones(sizes.tokens, sizes.tokens, dtype=torch.bool).triu(1)
         self.column = self._column(1)
+        self.columns = [0, 1, sizes.tokens - 1]  # the tokens to change
         self.padding = torch.zeros(sizes.batch, sizes.tokens, dtype=torch.bool)
         self.padding[:, 1] = True
-        self.ran, self.acted, self.accepted, self.leaks = 0, 0, None, []
+        self.ran, self.acted, self.accepted, self.failures = 0, 0, None, []
         self._try()
 
     def _column(self, token):
@@ -102,7 +120,7 @@ class MaskTrial:
     def _try(self):
         for hidden, kind in self._patterns():
             for convention in conventions(self.subject, hidden):
-                verdict = self._judge(convention, hidden, kind)
+                verdict, changed, moves = self._judge(convention, hidden, kind)
                 if verdict is None:
                     continue
                 self.ran += 1
@@ -110,31 +128,35 @@ class MaskTrial:
                 if verdict == "hides":
                     self.accepted, self.kind, self.hidden = convention, kind, hidden
                     return
-                self.leaks.append((verdict, convention))
+                pairs = self._pairs(hidden, kind)
+                self.failures.append(Failure(verdict, convention, kind, pairs, moves, changed))
 
     def _judge(self, convention, hidden, kind):
-        """ "hides", "ignored", "leaks", or None where forward does not take such a mask."""
+        """(verdict, rows that the mask changes, which rows move when a token changes).
+
+        The verdict is "hides", "ignored", "leaks", "NaN", or None where forward takes no such mask.
+        """
         s, masks = self.subject, {self.name: convention.mask}
         try:
             base = s.look(s.x, masks)
         except Exception:
-            return None
+            return None, None, None
         if base.shape != s.base.shape:
-            return None
-        if not s.differs(base, s.base)[1].any():
-            return "ignored"
+            return None, None, None
+        changed = (s.differs(base, s.base)[1] | base.isnan().any(dim=-1)).any(dim=0).cpu()
+        if not changed.any():
+            return "ignored", changed, None
         if base.isnan().any():
-            return "NaN"
+            return "NaN", changed, None
         pairs = self._pairs(hidden, kind)
-        columns = (0, 1, s.sizes.tokens - 1)
+        together = None
         for number in self._numbers:
-            moves = influence(s, masks, base, columns, number).any(dim=0)
-            if number is None:
-                self.moves = moves
-            if self._hides(moves, pairs, columns, kind):
+            moves = influence(s, masks, base, self.columns, number).any(dim=0)
+            together = moves if together is None else together
+            if self._hides(moves, pairs, self.columns, kind):
                 self.number = number
-                return "hides"
-        return "leaks"
+                return "hides", changed, moves
+        return "leaks", changed, together
 
     def _hides(self, moves, pairs, columns, kind, token=1):
         """Whether the pairs are hidden, and no more than that: an inverted mask hides the others.
@@ -145,7 +167,6 @@ class MaskTrial:
         kept[token, token] = False  # a hidden token need not see itself
         free = torch.zeros_like(pairs)
         free[token] = kind == _PADDING
-        columns = list(columns)
         wrong = (moves & pairs) | (kept & ~moves)
         return not (wrong & ~free)[:, columns].any()
 
@@ -307,22 +328,103 @@ def _failing(trial):
             f"scores = scores.masked_fill({trial.name}, float('-inf')) before the softmax, and "
             f"keep the result.",
         )
-    if all(verdict == "NaN" for verdict, _ in trial.leaks if verdict != "ignored"):
+    for failure in trial.failures:
+        if failure.verdict != "ignored" and (text := _what_instead(trial, failure)):
+            return _not_hidden(trial, failure, text)
+    leaks = [failure for failure in trial.failures if failure.verdict == "leaks"]
+    if not leaks:
         return Finding(
             "mask-argument",
             f"Each mask given as {trial.name} makes NaN. A hidden score must become -inf by "
             f"masked_fill; 0 * -inf is NaN.",
         )
-    tried = [c.words for verdict, c in trial.leaks if verdict == "leaks"]
-    return Finding(
-        "mask-argument",
+    tried = [failure.convention.words for failure in leaks]
+    text = (
         f"{trial.name} changes the output but does not hide: tried {len(tried)} ways to write "
         f"the mask ({'; '.join(dict.fromkeys(tried))}), and with each a hidden token is still "
         f"seen, or more is hidden than was asked for. A 0/1 mask that is added or multiplied "
-        f"hides nothing: fill hidden scores with -inf before the softmax.",
-        getattr(trial, "moves", torch.zeros(0)).float(),
-        "which rows move when a token changes, with the last mask tried",
+        f"hides nothing: fill hidden scores with -inf before the softmax."
     )
+    return _not_hidden(trial, leaks[-1], text)
+
+
+def _not_hidden(trial, failure, text):
+    if failure.moves is None:
+        return Finding("mask-argument", text)
+    s, masks = trial.subject, {trial.name: failure.convention.mask}
+    moves = influence(s, masks, s.look(s.x, masks), range(s.sizes.tokens)).any(dim=0)
+    shows = f"which rows move when a token changes, with a mask of {failure.convention.words}"
+    wrong = failure.pairs | trial.future if trial.causal_inside else failure.pairs
+    return Finding("mask-argument", text, moves.float(), shows, wrong)
+
+
+def _what_instead(trial, failure):
+    """What a mask does in place of hiding, in words, where that is seen; or None."""
+    name, pairs, padded = trial.name, failure.pairs, failure.kind == _PADDING
+    if padded and failure.changed.nonzero().flatten().tolist() == [1]:
+        return (
+            f"With {name} only the rows of the padded tokens themselves change, and the others "
+            f"still see them: the mask stands at the queries. It must hide the keys: "
+            f"{name}[:, None, None, :] for scores of (batch, num_heads, tokens, tokens)."
+        )
+    if failure.moves is None:
+        return None
+    seen, ahead = failure.moves[:, trial.columns], trial.future
+    if trial.causal_inside and seen.equal(~(pairs & ahead)[:, trial.columns]):
+        return (
+            f"With {name} the future is seen, and a pair is hidden only where {name} and the "
+            f"causal mask both hide it. Hide it where either does: combine them with | where "
+            f"True = hidden, with & where True = keep."
+        )
+    turned = pairs.mT | ahead if trial.causal_inside else pairs.mT
+    if not padded and seen.equal(~turned[:, trial.columns]):
+        return (
+            f"{name} hides the pairs on the other side of the diagonal: its rows and columns are "
+            f"swapped before it is used. A row is a query and a column a key, in the mask as in "
+            f"the scores: leave out the transpose."
+        )
+    return _beside_the_scores(trial, failure)
+
+
+def _beside_the_scores(trial, failure):
+    """What to say where weights or values are zeroed, and not the scores hidden; or None."""
+    s, name = trial.subject, trial.name
+    flow = s.capture(s.x, masks={name: failure.convention.mask})
+    for core in cores(flow):
+        if core.normalised is None or core.weights.shape[-2:] != failure.pairs.shape:
+            continue
+        hidden = core.weights[..., failure.pairs].abs()
+        short = (core.weights.sum(dim=-1) - 1).abs().max() > 1e-3
+        if short and (hidden < 1e-12).all():
+            return (
+                f"{name} sets weights to zero after the softmax: hidden tokens still take their "
+                f"share in it, and the rest no longer sums to one. Fill the scores with -inf "
+                f"before the softmax."
+            )
+        one = failure.pairs.equal(trial.column)
+        if one and (core.values[..., 1, :] == 0).all() and hidden.max() > 1e-6:
+            return (
+                f"{name} sets the values of hidden tokens to zero, but they still take their "
+                f"share in the softmax. Fill the scores of their keys with -inf before it."
+            )
+        filled = _filled(core.scores, failure.pairs)
+        if filled is not None:
+            return (
+                f"The scores that {name} hides become {filled:.3g}, too close to the others to "
+                f"hide anything. Fill them with float('-inf')."
+            )
+    return None
+
+
+def _filled(scores, pairs):
+    """The one number that stands in all hidden scores, and is no number to hide with; or None."""
+    if scores is None:
+        return None
+    hidden, seen = scores[..., pairs], scores[..., ~pairs].flatten()
+    value = hidden.flatten()[0]
+    if (hidden == value).all() and (seen != value).any() and value.abs() < 100:
+        return value.item()
+    return None
 
 
 def hidden_row(subject):

@@ -236,7 +236,7 @@ class Subject:
                 self.settings |= changed
                 write_settings(before)
 
-    def capture(self, x, train=False, module=None):
+    def capture(self, x, train=False, module=None, masks=None):
         """The Flow of one run: every torch operation with its numbers."""
         module = module or (self.unused() if self.fresh else self.module)
         module.train(train)
@@ -249,7 +249,7 @@ class Subject:
                 Capture(module, keep=Kept) as seen,
                 contextlib.suppress(Exception),
             ):
-                self._called(module, given, self.masks)
+                self._called(module, given, masks if masks is not None else self.masks)
         finally:
             module.eval()
         return Flow(seen.calls, given, self.sizes, module)
