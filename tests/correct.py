@@ -503,6 +503,12 @@ class Looking(Plain):
         return self.o(self.merge(self.soften(scores) @ v))
 
 
+class ContextOfItsOwnWidth(Looking):
+    def __init__(self, d_model, num_heads, width=10):
+        super().__init__(d_model, num_heads)
+        self.k, self.v = nn.Linear(width, d_model), nn.Linear(width, d_model)
+
+
 class LatentsLook(Looking):
     def forward(self, x, latents):
         return super().forward(latents, x)
@@ -535,6 +541,12 @@ class DecoderBlock(nn.Module):
 
     def forward(self, x, memory):
         x = x + self.own(x, x, ~causal_mask(x.shape[1]))
+        return x + self.cross(x, memory)
+
+
+class SourceMaskForTheInput(DecoderBlock):
+    def forward(self, x, memory, src_mask=None):
+        x = x + self.own(x, x, src_mask)
         return x + self.cross(x, memory)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from correct import DecoderBlock, Looking, Plain, ValuesApart
+from correct import DecoderBlock, DecoderBlockTwoMasks, Looking, Plain, ValuesApart
 from torch import nn
 
 from attention_course import causal_mask, check_attention, rotary
@@ -192,6 +192,12 @@ class MemoryIgnored(DecoderBlock):
         return x + self.cross(x, x)
 
 
+class ContextTwiceAsWide(Looking):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.k, self.v = nn.Linear(2 * d_model, d_model), nn.Linear(2 * d_model, d_model)
+
+
 class InputIgnored(Looking):
     def forward(self, x, encoder_output):
         return super().forward(encoder_output, encoder_output)
@@ -211,6 +217,16 @@ class ValuesOfTheInput(Plain):
     def forward(self, x, encoder_output):
         q, k = self.split(self.q(x)), self.split(self.k(encoder_output))
         return self.o(self.merge(self.soften(self.scores(q, k)) @ self.split(self.v(x))))
+
+
+class MasksSwapped(DecoderBlockTwoMasks):
+    def forward(self, x, memory, src_mask=None, tgt_mask=None):
+        return super().forward(x, memory, tgt_mask, src_mask)
+
+
+class MaskOfTheTargetTwice(DecoderBlockTwoMasks):
+    def forward(self, x, encoder_output, tgt_mask=None):
+        return super().forward(x, encoder_output, tgt_mask, tgt_mask)
 
 
 class DecoderOneOff(DecoderBlock):
@@ -320,10 +336,13 @@ class ShallowMask(Plain):
         (MaskTurned, "mask-argument", "leave out the transpose"),
         (ContextIgnored, "wrong-pair", "Changing context alone changes nothing"),
         (MemoryIgnored, "wrong-pair", "Changing memory alone changes nothing"),
+        (ContextTwiceAsWide, "crash", "mat1 and mat2"),
         (InputIgnored, "wrong-pair", "Changing x alone changes nothing"),
         (QueriesOfTheContext, "wrong-pair", "The queries are made of context"),
         (KeysOfTheInput, "wrong-pair", "The keys are made of x"),
         (ValuesOfTheInput, "wrong-values", "The values are made of x"),
+        (MasksSwapped, "mask-argument", "src_mask hides tokens of x, and not those of memory"),
+        (MaskOfTheTargetTwice, "mask-argument", "as well as those of x"),
         (DecoderOneOff, "mask-off-by-one", "Position 0 sees position 1"),
         (TurnedAndScaled(24, 4, 24**-0.5), "scale", "√24"),
     ],

@@ -5,7 +5,7 @@ import re
 import torch
 from torch import nn
 
-from .calling import is_mask
+from .calling import ENCODER, context_number, is_mask
 from .cores import cores
 from .flow import JOINING, outputs
 from .guard import reachable
@@ -78,11 +78,8 @@ def _arguments_confused(s, letters):
     return None
 
 
-# what the argument of a cross-attention is called that gives the keys and the values
-_ENCODER = r"context|ctx|enc(?:oder|oded)?(?:_\w+)?"
-_CONTEXT = re.compile(_ENCODER + r"|memory|mem|src|source|(?:x_)?(?:kv|key_value)")
-_SECOND = re.compile(r"x_?2")  # that too, after x_1
-_LOOKED_AT = re.compile(_ENCODER)  # a memory, say, may look in its turn
+# names of what gives the keys and the values, and of what looks at it
+_LOOKED_AT = re.compile(ENCODER)  # a memory, say, may look in its turn
 _LOOKS = re.compile(r"x|tgt|trg|target|dec.*|inputs?|hidden_states|tokens")
 
 
@@ -120,7 +117,7 @@ def _context_confused(s, letters):
     """forward(x, context), where one is not read, or stands in the other's place."""
     if DISTURBED & set(s.found) or s.inputs_read is None:
         return None
-    at = _context_number(s.way.names)
+    at = context_number(s.way.names)
     if "k" in letters and (finding := _not_read(s, at is not None)):
         return finding
     if at is None:
@@ -142,14 +139,6 @@ def _context_confused(s, letters):
                 f"{x}, the keys and the values of {context}.",
             )
     return None
-
-
-def _context_number(names):
-    """Which of two arguments is a context by its name, or None."""
-    found = [number for number, name in enumerate(names) if _CONTEXT.fullmatch(name.lower())]
-    if not found and _SECOND.fullmatch(names[1].lower()):
-        return 1
-    return found[0] if len(found) == 1 else None
 
 
 def _not_read(s, cross):

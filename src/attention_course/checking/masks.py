@@ -1,10 +1,12 @@
 """A mask given as an argument: every convention is tried, and each that hides is right."""
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
+from .calling import context_number
 from .cores import cores
 from .report import Finding, listed
 from .visible import DISTURBED
@@ -174,6 +176,12 @@ class MaskTrial:
         """(tokens, tokens): the pairs that the mask should hide."""
         return self.column if kind == _PADDING else hidden
 
+    def hides_in(self, number):
+        """Whether the accepted mask hides tokens of one of several inputs."""
+        s, masks = self.subject, {self.name: self.accepted.mask}
+        moves = influence(s, masks, s.look(s.x, masks), self.columns, number).any(dim=0)
+        return self._hides(moves, self._pairs(self.hidden, self.kind), self.columns, self.kind)
+
     def future_seen(self):
         """(tokens, tokens): the future pairs that are visible with the accepted mask."""
         s, masks = self.subject, {self.name: self.accepted.mask}
@@ -300,7 +308,31 @@ def _accepted(subject, trial):
                 seen.float(),
                 "future pairs that are visible with the padding mask",
             )
-    return _mixed(trial)
+    return _mixed(trial) or _given_to_another(trial)
+
+
+def _given_to_another(trial):
+    """In a decoder block: a mask of the target that hides the memory, or the reverse."""
+    s, names = trial.subject, trial.subject.way.names
+    at = context_number(names) if s.several and len(names) == 2 else None
+    side = _SIDE.search(trial.name.lower())
+    if at is None or side is None or not s.influence_of(1 - at).fill_diagonal_(0).any():
+        return None
+    if not side[1] and not any(_SIDE.match(name)[1] for name in s.way.masks if _SIDE.match(name)):
+        return None  # the source may be the input itself
+    mine = 1 - at if side[1] else at
+    if not trial.hides_in(1 - mine):
+        return None
+    and_not = "as well as those" if trial.hides_in(mine) else "and not those"
+    return Finding(
+        "mask-argument",
+        f"{trial.name} hides tokens of {names[1 - mine]}, {and_not} of {names[mine]}: it is given "
+        f"to the wrong attention. The self-attention takes the mask of {names[1 - at]}, the "
+        f"cross-attention that of {names[at]}.",
+    )
+
+
+_SIDE = re.compile(r"(tgt|trg|target)|src|source")
 
 
 def _mixed(trial):

@@ -73,6 +73,11 @@ class Subject:
                 for way in calling.ways(self.original):
                     if self._works(way, sizes, dtype):
                         return
+        for width in candidates:
+            sizes = calling.choose_sizes(width, heads, context)
+            for way in calling.ways_of_two_widths(self.original, width):
+                if self._works(way, sizes, dtypes[0]):
+                    return
         sizes = calling.choose_sizes(candidates[0], heads, context)
         self._at_full_length(sizes, candidates, d_model)
 
