@@ -86,18 +86,31 @@ _LOOKS = re.compile(r"x|tgt|trg|target|dec.*|inputs?|hidden_states|tokens")
 def inputs_read(s):
     """For each core and each of two inputs: which of queries, keys and values move with it.
 
-    None where forward takes another number of inputs, or where that cannot be told.
+    None where forward takes another number of inputs, where that cannot be told, and where
+    all is as in cross-attention: keys and values move with the context, and queries do not.
     """
     if not s.several or len(s.way.names) != 2 or s.sizes.tokens < 2 or not s.cores:
         return None
-    moved = []
-    for number in (0, 1):
-        with s.other(number, s.draw(2)):
-            again = cores(s.capture(s.x))
-        if len(again) != len(s.cores):
-            return None
-        moved.append([_moved(*pair) for pair in zip(s.cores, again, strict=True)])
-    return list(zip(*moved, strict=True))
+    at = context_number(s.way.names)
+    at = 1 if at is None else at
+    with_context = _read(s, at)
+    if with_context is None:
+        return None
+    if {"k", "v"} in with_context and all(len(read) != 1 for read in with_context):
+        return None
+    with_x = _read(s, 1 - at)
+    if with_x is None:
+        return None
+    return list(zip(*((with_x, with_context) if at else (with_context, with_x)), strict=True))
+
+
+def _read(s, number):
+    """For each core: which of queries, keys and values move with one of several inputs."""
+    with s.other(number, s.draw(2)):
+        again = cores(s.capture(s.x))
+    if len(again) != len(s.cores):
+        return None
+    return [_moved(*pair) for pair in zip(s.cores, again, strict=True)]
 
 
 def _moved(core, again):

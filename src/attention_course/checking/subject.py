@@ -321,15 +321,23 @@ class Subject:
         """
         if not self.several or not self.together.triu(1).any():
             return None
+        ahead = (self.together > 0).triu(1)
         for number in range(len(self.way.names)):
             try:
-                seen = self.influence_of(number)
+                first, last = (self._moved_by_token(number, token) for token in (0, -1))
             except Exception:
                 return None  # it takes the same tensor for all only
-            ahead = (seen > 0).triu(1)
-            if (ahead | (seen > 0).tril(-1)).any() and (ahead < (self.together > 0).triu(1)).any():
-                return number
+            if first[1:].any() and not last[0]:
+                seen = self.influence_of(number) > 0
+                if (seen.triu(1) < ahead).any():
+                    return number
         return None
+
+    def _moved_by_token(self, number, token):
+        """(tokens,) Boolean: the rows that move when one token of one input changes."""
+        changed = self.x.clone()
+        changed[:, token] = 1.5 * self.draw(2)[:, token]
+        return self.moved_by_input(number, changed)
 
     @property
     def several(self):
