@@ -492,6 +492,20 @@ class PaddingForEachHead(TwoWay):
         return scores.masked_fill(hidden.view(*scores.shape[:2], 1, -1), -torch.inf)
 
 
+class PaddingAtTheEnd(TwoWay):
+    """The mask is read as lengths: what is padded stands behind the rest."""
+
+    def forward(self, x, padding_mask=None):
+        self.given = None
+        if padding_mask is not None:
+            lengths = (~padding_mask).sum(dim=1, keepdim=True)
+            self.given = (torch.arange(x.shape[1]) >= lengths)[:, None, None, :]
+        return super().forward(x)
+
+    def hide(self, scores):
+        return scores if self.given is None else scores.masked_fill(self.given, -torch.inf)
+
+
 class Looking(Plain):
     """Queries of x, keys and values of a context; a mask that is 0 hides."""
 

@@ -27,14 +27,15 @@ class Convention:
 class Failure:
     """A mask that did not hide: what it should hide, and what it did.
 
-    pairs: those to hide. moves: which rows move when a token changes, or None. changed: the rows
-    that the mask itself changes.
+    pairs: those to hide; token: the one that is padding. changed: the rows that the mask itself
+    changes. moves: which rows move when a token changes, or None.
     """
 
     verdict: str
     convention: Convention
     kind: str
     pairs: torch.Tensor
+    token: int
     moves: torch.Tensor | None
     changed: torch.Tensor
 
@@ -92,6 +93,7 @@ class MaskTrial:
         self.columns = [0, 1, sizes.tokens - 1]  # the tokens to change
         self.padding = torch.zeros(sizes.batch, sizes.tokens, dtype=torch.bool)
         self.padding[:, 1] = True
+        self.at_the_end = self.padding.roll(-2, dims=1)  # the last token in place of token 1
         self.ran, self.acted, self.accepted, self.failures = 0, 0, None, []
         self._try()
 
@@ -104,6 +106,8 @@ class MaskTrial:
 
     def _patterns(self):
         padded = [(self.padding, _PADDING)]
+        if not self.causal_inside:  # which hides the last token anyway
+            padded.append((self.at_the_end, _PADDING))
         if self.subject.sizes.batch == 1:
             padded = []
         square = [(self.column if self.causal_inside else self.future, "pairs")]
@@ -131,7 +135,9 @@ class MaskTrial:
                     self.accepted, self.kind, self.hidden = convention, kind, hidden
                     return
                 pairs = self._pairs(hidden, kind)
-                self.failures.append(Failure(verdict, convention, kind, pairs, moves, changed))
+                self.failures.append(
+                    Failure(verdict, convention, kind, pairs, _token(hidden), moves, changed)
+                )
 
     def _judge(self, convention, hidden, kind):
         """(verdict, rows that the mask changes, which rows move when a token changes).
@@ -155,7 +161,7 @@ class MaskTrial:
         for number in self._numbers:
             moves = influence(s, masks, base, self.columns, number).any(dim=0)
             together = moves if together is None else together
-            if self._hides(moves, pairs, self.columns, kind):
+            if self._hides(moves, pairs, self.columns, kind, _token(hidden)):
                 self.number = number
                 return "hides", changed, moves
         return "leaks", changed, together
@@ -174,13 +180,14 @@ class MaskTrial:
 
     def _pairs(self, hidden, kind):
         """(tokens, tokens): the pairs that the mask should hide."""
-        return self.column if kind == _PADDING else hidden
+        return self._column(_token(hidden)) if kind == _PADDING else hidden
 
     def hides_in(self, number):
         """Whether the accepted mask hides tokens of one of several inputs."""
         s, masks = self.subject, {self.name: self.accepted.mask}
         moves = influence(s, masks, s.look(s.x, masks), self.columns, number).any(dim=0)
-        return self._hides(moves, self._pairs(self.hidden, self.kind), self.columns, self.kind)
+        pairs, token = self._pairs(self.hidden, self.kind), _token(self.hidden)
+        return self._hides(moves, pairs, self.columns, self.kind, token)
 
     def future_seen(self):
         """(tokens, tokens): the future pairs that are visible with the accepted mask."""
@@ -199,6 +206,8 @@ class MaskTrial:
         """The sentences that do not get their own mask, where each has another; [] if all do."""
         s = self.subject
         if "batch" not in self.accepted.shape or s.sizes.batch == 1 or DISTURBED & set(s.found):
+            return []
+        if self.kind == _PADDING and self.hidden is not self.padding:
             return []
         tokens = [1 + b % (s.sizes.tokens - 1) for b in range(s.sizes.batch)]
         pairs = [self._column(token) for token in tokens]
@@ -239,6 +248,11 @@ class MaskTrial:
         if any(g is not None and g.isnan().any() for g in found):
             return "the gradients are NaN"
         return None
+
+
+def _token(hidden):
+    """The token that a padding mask hides, the same in all sentences; 1 in a mask of pairs."""
+    return int(hidden[0].nonzero()[0])
 
 
 def influence(subject, masks, base, columns, number=None):
@@ -393,7 +407,7 @@ def _not_hidden(trial, failure, text):
 def _what_instead(trial, failure):
     """What a mask does in place of hiding, in words, where that is seen; or None."""
     name, pairs, padded = trial.name, failure.pairs, failure.kind == _PADDING
-    if padded and failure.changed.nonzero().flatten().tolist() == [1]:
+    if padded and failure.changed.nonzero().flatten().tolist() == [failure.token]:
         return (
             f"With {name} only the rows of the padded tokens themselves change, and the others "
             f"still see them: the mask stands at the queries. It must hide the keys: "
@@ -433,8 +447,8 @@ def _beside_the_scores(trial, failure):
                 f"share in it, and the rest no longer sums to one. Fill the scores with -inf "
                 f"before the softmax."
             )
-        one = failure.pairs.equal(trial.column)
-        if one and (core.values[..., 1, :] == 0).all() and hidden.max() > 1e-6:
+        one = failure.pairs[:, failure.token].sum() == len(failure.pairs) - 1
+        if one and (core.values[..., failure.token, :] == 0).all() and hidden.max() > 1e-6:
             return (
                 f"{name} sets the values of hidden tokens to zero, but they still take their "
                 f"share in the softmax. Fill the scores of their keys with -inf before it."
