@@ -745,6 +745,130 @@ class Wrapped(nn.Module):
         return out if self.first else out.transpose(0, 1)
 
 
+class ZeroedPadding(TwoWay):
+    """Padded keys are hidden, and what comes out for a padded token is set to 0."""
+
+    def forward(self, x, mask=None):
+        self.given = None if mask is None else ~mask[:, None, None, :]
+        output = super().forward(x)
+        return output if mask is None else output * mask[..., None]
+
+    def hide(self, scores):
+        scores = super().hide(scores)
+        return scores if self.given is None else scores.masked_fill(self.given, -1e9)
+
+
+class ZeroedPaddingCausal(ZeroedPadding):
+    def hide(self, scores):
+        return super().hide(scores).masked_fill(causal_mask(scores.shape[-1]), -1e9)
+
+
+class PaddingForEachHead(TwoWay):
+    """(batch · heads) masks, those of one sentence one after another."""
+
+    def forward(self, x, padding_mask=None):
+        self.given = padding_mask
+        return super().forward(x)
+
+    def hide(self, scores):
+        if self.given is None:
+            return scores
+        hidden = self.given.repeat_interleave(self.num_heads, dim=0)
+        return scores.masked_fill(hidden.view(*scores.shape[:2], 1, -1), -torch.inf)
+
+
+class PaddingAtTheEnd(TwoWay):
+    """The mask is read as lengths: what is padded stands behind the rest."""
+
+    def forward(self, x, padding_mask=None):
+        self.given = None
+        if padding_mask is not None:
+            lengths = (~padding_mask).sum(dim=1, keepdim=True)
+            self.given = (torch.arange(x.shape[1]) >= lengths)[:, None, None, :]
+        return super().forward(x)
+
+    def hide(self, scores):
+        return scores if self.given is None else scores.masked_fill(self.given, -torch.inf)
+
+
+class Looking(Plain):
+    """Queries of x, keys and values of a context; a mask that is 0 hides."""
+
+    def forward(self, x, context, mask=None):
+        q, k, v = self.split(self.q(x)), self.split(self.k(context)), self.split(self.v(context))
+        scores = self.scores(q, k)
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e9)
+        return self.o(self.merge(self.soften(scores) @ v))
+
+
+class ContextOfItsOwnWidth(Looking):
+    def __init__(self, d_model, num_heads, width=10):
+        super().__init__(d_model, num_heads)
+        self.k, self.v = nn.Linear(width, d_model), nn.Linear(width, d_model)
+
+
+class LatentsLook(Looking):
+    def forward(self, x, latents):
+        return super().forward(latents, x)
+
+
+class QuestionIsSeen(Looking):
+    def forward(self, question, context):
+        return super().forward(context, question)
+
+
+class ValuesApart(Plain):
+    """Keys of one input, values of another, as in a regression by kernels."""
+
+    def forward(self, x, y):
+        q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(y))
+        return self.o(self.merge(self.soften(self.hide(self.scores(q, k))) @ v))
+
+
+class PlacesForQueriesAndKeys(ValuesApart):
+    def forward(self, x, encoding):
+        return super().forward(x + encoding, x)
+
+
+class DecoderBlock(nn.Module):
+    """Causal by itself, with a memory that is seen whole."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.own, self.cross = Looking(d_model, num_heads), Looking(d_model, num_heads)
+
+    def forward(self, x, memory):
+        x = x + self.own(x, x, ~causal_mask(x.shape[1]))
+        return x + self.cross(x, memory)
+
+
+class SourceMaskForTheInput(DecoderBlock):
+    def forward(self, x, memory, src_mask=None):
+        x = x + self.own(x, x, src_mask)
+        return x + self.cross(x, memory)
+
+
+class MemoryFirst(DecoderBlock):
+    def forward(self, memory, x):
+        return super().forward(x, memory)
+
+
+class DecoderBlockTwoMasks(DecoderBlock):
+    def forward(self, x, encoder_output, src_mask=None, tgt_mask=None):
+        x = x + self.own(x, x, tgt_mask)
+        return x + self.cross(x, encoder_output, src_mask)
+
+
+class DecoderBlockPadded(DecoderBlock):
+    """Causal by itself; what is padding in the memory is said."""
+
+    def forward(self, x, encoder_output, pad_mask=None):
+        seen = pad_mask if pad_mask is None else pad_mask[:, None, None, :]
+        x = x + self.own(x, x, ~causal_mask(x.shape[1]))
+        return x + self.cross(x, encoder_output, seen)
+
+
 class SpareDropout(Plain):
     """The kernel drops by a number; the layer for the written-out path stands by."""
 
@@ -825,6 +949,7 @@ CORRECT = {
     "wrapped fused": lambda d, h: Wrapped(d, h, need_weights=False),
     "spare dropout": lambda d, h: SpareDropout(d, h, 0.1),
     "torch": lambda d, h: nn.MultiheadAttention(d, h, batch_first=True),
+    "torch decoder": lambda d, h: nn.TransformerDecoderLayer(d, h, 40, batch_first=True),
     "torch tokens first": lambda d, h: nn.MultiheadAttention(d, h, 0.1),
     "gpt2 eager": gpt2("eager"),
     "gpt2 fused": gpt2("sdpa"),

@@ -8,13 +8,16 @@ import torch
 import torch.nn.functional as F
 from correct import (
     Asked,
+    DecoderBlock,
+    DecoderBlockTwoMasks,
+    Looking,
     NoDecoder,
     OneLayerForBoth,
     OthersAlone,
     Plain,
     Prefix,
+    ValuesApart,
     WindowBeyondTheEnd,
-    WithMemory,
 )
 from torch import nn
 
@@ -144,6 +147,135 @@ class ValuesOfTheQueries(Given):
 class RolesSwapped(Given):
     def scores(self, q, k):
         return super().scores(k, q)
+
+
+class Padded(Plain):
+    """forward(x, key_padding_mask), True = hidden; a variant makes it fit the scores."""
+
+    def forward(self, x, key_padding_mask=None):
+        self.given = key_padding_mask
+        return super().forward(x)
+
+    def hide(self, scores):
+        return scores if self.given is None else scores.masked_fill(self.fit(scores), -1e9)
+
+
+class RepeatedInTheWrongOrder(Padded):
+    def fit(self, scores):
+        return self.given.repeat(self.num_heads, 1).view(*scores.shape[:2], 1, -1)
+
+
+class FirstSentenceOnly(Padded):
+    def fit(self, scores):
+        return self.given[0]
+
+
+class AtTheQueries(Padded):
+    def fit(self, scores):
+        return self.given[:, None, :, None]
+
+
+class HiddenWhereBothHide(Padded):
+    def hide(self, scores):
+        hidden = causal_mask(scores.shape[-1])
+        if self.given is not None:
+            hidden = hidden & self.given[:, None, None, :]
+        return scores.masked_fill(hidden, -torch.inf)
+
+
+class NearFill(Padded):
+    def hide(self, scores):
+        return scores if self.given is None else scores.masked_fill(self.fit(scores), -1e-9)
+
+    def fit(self, scores):
+        return self.given[:, None, None, :]
+
+
+class ZeroedWeights(NearFill):
+    def hide(self, scores):
+        return scores
+
+    def soften(self, scores):
+        weights = super().soften(scores)
+        return weights if self.given is None else weights.masked_fill(self.fit(scores), 0)
+
+
+class ZeroedValues(Padded):
+    def hide(self, scores):
+        return scores
+
+    def forward(self, x, key_padding_mask=None):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        if key_padding_mask is not None:
+            v = v.masked_fill(key_padding_mask[:, None, :, None], 0)
+        return self.o(self.merge(self.soften(self.scores(q, k)) @ v))
+
+
+class MaskTurned(Looking):
+    def forward(self, x, mask=None):
+        return super().forward(x, x, mask if mask is None else mask.mT)
+
+
+class RepeatedPairs(Looking):
+    def forward(self, x, mask=None):
+        if mask is not None:
+            heads = mask.repeat(self.num_heads, 1, 1)
+            mask = heads.view(len(mask), self.num_heads, *mask.shape[1:])
+        return super().forward(x, x, mask)
+
+
+class ContextIgnored(Looking):
+    def forward(self, x, context):
+        return super().forward(x, x)
+
+
+class MemoryIgnored(DecoderBlock):
+    def forward(self, x, memory):
+        x = x + self.own(x, x)
+        return x + self.cross(x, x)
+
+
+class ContextTwiceAsWide(Looking):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.k, self.v = nn.Linear(2 * d_model, d_model), nn.Linear(2 * d_model, d_model)
+
+
+class InputIgnored(Looking):
+    def forward(self, x, encoder_output):
+        return super().forward(encoder_output, encoder_output)
+
+
+class QueriesOfTheContext(Looking):
+    def forward(self, x, context):
+        return super().forward(context, x)
+
+
+class KeysOfTheInput(ValuesApart):
+    def forward(self, x, context):
+        return super().forward(x, context)
+
+
+class ValuesOfTheInput(Plain):
+    def forward(self, x, encoder_output):
+        q, k = self.split(self.q(x)), self.split(self.k(encoder_output))
+        return self.o(self.merge(self.soften(self.scores(q, k)) @ self.split(self.v(x))))
+
+
+class MasksSwapped(DecoderBlockTwoMasks):
+    def forward(self, x, memory, src_mask=None, tgt_mask=None):
+        return super().forward(x, memory, tgt_mask, src_mask)
+
+
+class MaskOfTheTargetTwice(DecoderBlockTwoMasks):
+    def forward(self, x, encoder_output, tgt_mask=None):
+        return super().forward(x, encoder_output, tgt_mask, tgt_mask)
+
+
+class DecoderOneOff(DecoderBlock):
+    def forward(self, x, memory):
+        x = x + self.own(x, x, torch.ones(x.shape[1], x.shape[1]).tril(1))
+        return x + self.cross(x, memory)
 
 
 class Head(nn.Module):
@@ -556,6 +688,26 @@ class TwoDetached(Plain):
         (OneQueryForAll, "one-for-all", "All rows of the queries are the same"),
         (OneValueForAll, "one-for-all", "All rows of the values are the same"),
         (TwoDetached, "detached", "q.weight and k.weight, but no gradient reaches them"),
+        (OneHeadManyTimes, "heads-alike", "4 heads of 4"),
+        (RepeatedInTheWrongOrder, "mask-argument", "the mask of another sentence"),
+        (FirstSentenceOnly, "mask-argument", "in sentences 1 and 2"),
+        (RepeatedPairs, "mask-argument", "(batch, 1, tokens, tokens)"),
+        (AtTheQueries, "mask-argument", "the mask stands at the queries"),
+        (HiddenWhereBothHide, "mask-argument", "the causal mask both hide it"),
+        (NearFill, "mask-argument", "become -1e-09, too close to the others"),
+        (ZeroedWeights, "mask-argument", "sets weights to zero after the softmax"),
+        (ZeroedValues, "mask-argument", "sets the values of hidden tokens to zero"),
+        (MaskTurned, "mask-argument", "leave out the transpose"),
+        (ContextIgnored, "wrong-pair", "Changing context alone changes nothing"),
+        (MemoryIgnored, "wrong-pair", "Changing memory alone changes nothing"),
+        (ContextTwiceAsWide, "crash", "mat1 and mat2"),
+        (InputIgnored, "wrong-pair", "Changing x alone changes nothing"),
+        (QueriesOfTheContext, "wrong-pair", "The queries are made of context"),
+        (KeysOfTheInput, "wrong-pair", "The keys are made of x"),
+        (ValuesOfTheInput, "wrong-values", "The values are made of x"),
+        (MasksSwapped, "mask-argument", "src_mask hides tokens of x, and not those of memory"),
+        (MaskOfTheTargetTwice, "mask-argument", "as well as those of x"),
+        (DecoderOneOff, "mask-off-by-one", "Position 0 sees position 1"),
         (TurnedAndScaled(24, 4, 24**-0.5), "scale", "√24"),
         (HiddenInTraining, "future-visible", "In evaluation mode position 0 sees position 1"),
         (BuiltAndHiddenInTraining, "future-visible", "In evaluation mode position 0 sees"),
@@ -612,6 +764,11 @@ def test_a_mask_in_training_mode_where_two_way_is_meant():
     [finding] = check_attention(HiddenInTraining, causal=False).findings
     assert finding.code == "future-hidden"
     assert "In training mode position 0 does not see position 1" in finding.message
+
+
+def test_what_a_padding_mask_should_hide_is_marked():
+    assert check_attention(NearFill)._repr_html_().count("✗ 1<") == 4  # one column of five
+    assert check_attention(MaskTurned)._repr_html_().count("✗ 1<") == 10  # the future
 
 
 # --- right, or not to be judged -------------------------------------------------------------
@@ -705,7 +862,6 @@ class NoLayers(nn.Module):
         (OthersAlone, "two-way"),
         (WindowBeyondTheEnd, "two-way"),
         (Prefix, "prefix"),
-        (WithMemory, "second-input"),
     ],
     ids=lambda case: getattr(case, "__name__", None),
 )

@@ -32,6 +32,9 @@ _OTHER_MASK = re.compile(r"head_mask|encoder|memory|cross|use_|is_|return|_type"
 _KEYS = re.compile(r"^(k|v|key|keys|value|values|kv|key_value|x_k|x_v|k_in|v_in)$")
 _QUERIES = re.compile(r"^(q|query|queries|x_q|q_in)$")
 _ROLE = re.compile(r"(?:x_)?(q|k|v)(?:uery|ueries|eys?|alues?)?(?:_in)?")
+ENCODER = r"context|ctx|enc(?:oder|oded)?(?:_\w+)?"
+_CONTEXT = re.compile(ENCODER + r"|memory|mem|src|source|(?:x_)?(?:kv|key_value)")
+_SECOND = re.compile(r"x_?2")  # a context too, after x_1
 _ZEROS = re.compile(r"^(start_pos|offset|start|pos|position|step|layer_idx|past_length)$")
 _NOT_TOKENS = re.compile(
     r"freq|rope|rotary|cos|sin|len|cache|past|state_|bias|ind|idx|time|adj|edge|coord|emb$"
@@ -290,6 +293,7 @@ class Way:
     layout: str = "batch"
     names: tuple = ()  # the arguments that get x, in order, where they have names
     other: tuple = ()  # (number, tensor): the one of them that gets another tensor
+    narrow: tuple = ()  # (number, width): the one of them that has a width of its own
 
     def __call__(self, module, x, masks=None):
         """Return the output (batch, tokens, width) for x (batch, tokens, d_model)."""
@@ -297,6 +301,9 @@ class Way:
         inputs = [given] * (self.inputs + len(self.keywords))
         for number, tensor in [self.other] if self.other else ():
             inputs[number] = self._laid_out(tensor)
+        for number, width in [self.narrow] if self.narrow else ():
+            times = -(-width // x.shape[-1])
+            inputs[number] = torch.cat([inputs[number]] * times, dim=-1)[..., :width]
         keywords = dict(zip(self.keywords, inputs[self.inputs :], strict=True))
         keywords |= {name: 0 for name in self.zeros}
         keywords |= {name: torch.arange(x.shape[1], device=x.device) for name in self.places}
@@ -321,6 +328,26 @@ class Way:
         roles = {match[1]: number for number, match in enumerate(found) if match}
         whole = len(roles) == 3 and len(self.names) == self.inputs + len(self.keywords)
         return roles if whole else {}
+
+
+def context_number(names):
+    """Which of two arguments is a context by its name, or None."""
+    found = [number for number, name in enumerate(names) if _CONTEXT.fullmatch(name.lower())]
+    if not found and _SECOND.fullmatch(names[1].lower()):
+        return 1
+    return found[0] if len(found) == 1 else None
+
+
+def ways_of_two_widths(module, d_model):
+    """The ways to call forward(x, context) with a context that is as wide as another layer takes.
+
+    A width that is a part or a multiple of d_model is more likely a mistake than meant.
+    """
+    for way in ways(module):
+        at = context_number(way.names) if len(way.names) == 2 else None
+        for width in widths(module, None) if at is not None else ():
+            if d_model % width and width % d_model:
+                yield replace(way, narrow=(at, width))
 
 
 def _no_turn(module, x):

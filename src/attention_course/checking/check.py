@@ -81,6 +81,10 @@ class Subject(Facts):
     def dead(self):
         return layers.find_dead(self)
 
+    @cached_property
+    def inputs_read(self):
+        return layers.inputs_read(self)
+
     @property
     def named(self):
         return {label for _, label in self.idle}

@@ -6,12 +6,12 @@ import re
 import torch
 from torch import nn
 
-from .calling import flat, is_mask, weights_of
+from .calling import ENCODER, context_number, flat, is_mask, weights_of
+from .cores import cores
 from .flow import JOINING, outputs
 from .guard import copy_module, reachable
 from .layout import one_row, token_axes
-from .report import Finding, listed
-from .visible import DISTURBED
+from .report import DISTURBED, Finding, listed
 
 # --- queries, keys, values ------------------------------------------------------------------
 
@@ -22,7 +22,7 @@ def wrong_pair(s):
         if letter in "qk":
             return _idle(s, "wrong-pair", letter, name)
     _note_one_projection(s)
-    return _one_for_all(s, "qk") or _arguments_confused(s, "kq")
+    return _one_for_all(s, "qk") or _arguments_confused(s, "kq") or _context_confused(s, "kq")
 
 
 def wrong_values(s):
@@ -30,7 +30,7 @@ def wrong_values(s):
     for letter, name in s.idle:
         if letter == "v":
             return _idle(s, "wrong-values", letter, name)
-    return _one_for_all(s, "v") or _arguments_confused(s, "v")
+    return _one_for_all(s, "v") or _arguments_confused(s, "v") or _context_confused(s, "v")
 
 
 def _one_for_all(s, letters):
@@ -115,6 +115,113 @@ def _arguments_confused(s, letters):
                 f"should. scores = queries @ keys.mT, a row for each query.",
             )
     return None
+
+
+# names of what gives the keys and the values, and of what looks at it
+_LOOKED_AT = re.compile(ENCODER)  # a memory, say, may look in its turn
+_LOOKS = re.compile(r"x|tgt|trg|target|dec.*|inputs?|hidden_states|tokens")
+
+
+def inputs_read(s):
+    """For each core and each of two inputs: which of queries, keys and values move with it.
+
+    None where forward takes another number of inputs, where that cannot be told, and where
+    all is as in cross-attention: keys and values move with the context, and queries do not.
+    """
+    if not s.several or len(s.way.names) != 2 or s.sizes.tokens < 2 or not s.cores:
+        return None
+    at = context_number(s.way.names)
+    at = 1 if at is None else at
+    with_context = _read(s, at)
+    if with_context is None:
+        return None
+    if {"k", "v"} in with_context and all(len(read) != 1 for read in with_context):
+        return None
+    with_x = _read(s, 1 - at)
+    if with_x is None:
+        return None
+    return list(zip(*((with_x, with_context) if at else (with_context, with_x)), strict=True))
+
+
+def _read(s, number):
+    """For each core: which of queries, keys and values move with one of several inputs."""
+    with s.other(number, s.draw(2)):
+        again = cores(s.capture(s.x))
+    if len(again) != len(s.cores):
+        return None
+    return [_moved(*pair) for pair in zip(s.cores, again, strict=True)]
+
+
+def _moved(core, again):
+    pairs = zip("qkv", _qkv(core), _qkv(again), strict=True)
+    return {letter for letter, first, second in pairs if not _near(first, second)}
+
+
+def _qkv(core):
+    return core.queries, core.keys, core.values
+
+
+def _near(first, second):
+    return first.shape == second.shape and torch.allclose(first, second, rtol=1e-4, atol=1e-6)
+
+
+def _context_confused(s, letters):
+    """forward(x, context), where one is not read, or stands in the other's place."""
+    if DISTURBED & set(s.found) or s.inputs_read is None:
+        return None
+    at = context_number(s.way.names)
+    if "k" in letters and (finding := _not_read(s, at is not None)):
+        return finding
+    if at is None:
+        return None
+    context, x = s.way.names[at], s.way.names[1 - at]
+    for read in s.inputs_read:
+        with_context, with_x = read[at], read[1 - at]
+        for letter, other in ("kv", "vk"):
+            crossed = letter in with_x - with_context and other in with_context - with_x
+            if letter in letters and crossed:
+                return _from_another(letter, other, x, context)
+        turned = with_context == {"q"} and with_x == {"k", "v"}
+        named = _LOOKED_AT.fullmatch(context.lower()) and _LOOKS.fullmatch(x.lower())
+        if "k" in letters and turned and named:
+            return Finding(
+                "wrong-pair",
+                f"The queries are made of {context}, and the keys and the values of {x}: the "
+                f"rows of the output belong to the tokens of {context}. Make the queries of "
+                f"{x}, the keys and the values of {context}.",
+            )
+    return None
+
+
+def _not_read(s, cross):
+    """An input that acts on nothing: a fault where one is a context, or else a note."""
+    for number, name in enumerate(s.way.names):
+        if any(read[number] for read in s.inputs_read) or _acts(s, number):
+            continue
+        other = s.way.names[1 - number]
+        seen = f"Changing {name} alone changes nothing: queries, keys and values are all made of "
+        if cross:
+            return Finding(
+                "wrong-pair",
+                f"{seen}{other}. In cross-attention the queries come from one input, and the "
+                f"keys and the values from the other.",
+            )
+        s.note("unused-argument", f"{seen}{other}. forward can do without {name}.")
+    return None
+
+
+def _acts(s, number):
+    """Whether the output moves with one of the inputs."""
+    return any(s.moved_by_input(number, s.draw(seed)).any() for seed in (2, 3))
+
+
+def _from_another(letter, other, x, context):
+    return Finding(
+        "wrong-values" if letter == "v" else "wrong-pair",
+        f"The {_ROLES[letter]} are made of {x}, and the {_ROLES[other]} of {context}: changing "
+        f"{context} alone leaves the {_ROLES[letter]} as they are. A weight then belongs to a "
+        f"token of one and meets a value of the other. Make both of {context}.",
+    )
 
 
 def heads_alike(s):

@@ -5,19 +5,27 @@ from dataclasses import dataclass, field
 
 import torch
 
+# The kinds that change which token a number belongs to: who sees whom is not told by the output.
+DISTURBED = {
+    "split-by-view", "merge-by-view", "softmax-axis", "not-normalised", "heads-attend-heads",
+    "batch-mixed", "one-for-all",
+}  # fmt: skip
+
 
 @dataclass
 class Finding:
     """One fault, or a note.
 
     code: its kind, such as "softmax-axis". message: what was seen and what to do. evidence: a
-    small tensor, or None; shows: what stands in it.
+    small tensor, or None; shows: what stands in it; wrong: where it should be zero, if not in
+    the places that the code says.
     """
 
     code: str
     message: str
     evidence: torch.Tensor | None = None
     shows: str = ""
+    wrong: torch.Tensor | None = None
 
     def __str__(self):
         return f"{self.code}: {self.message}"
@@ -151,6 +159,8 @@ def _drawn(finding):
 def _is_wrong(finding, i, j, cell):
     if cell == "·" or finding.evidence.dim() < 2:
         return False
+    if finding.wrong is not None:
+        return bool(finding.wrong[i, j])
     return j > i if finding.code in _FUTURE else j != i and finding.code == "batch-mixed"
 
 

@@ -177,7 +177,8 @@ def _pairs_with(s, name):
             elif name in _parameters(part):
                 part.forward = _turned_on(part.forward, name, off)
         base = s.look(s.x)
-        return influence(s, s.masks, base, range(s.sizes.tokens)) if off else None
+        moves = influence(s, s.masks, base, range(s.sizes.tokens))  # (batch, tokens, tokens)
+        return moves.any(dim=0) if off else None
     except Exception:
         return None
     finally:

@@ -73,6 +73,11 @@ class Subject:
                 for way in calling.ways(self.original):
                     if self._works(way, sizes, dtype):
                         return
+        for width in candidates:
+            sizes = calling.choose_sizes(width, heads, context)
+            for way in calling.ways_of_two_widths(self.original, width):
+                if self._works(way, sizes, dtypes[0]):
+                    return
         sizes = calling.choose_sizes(candidates[0], heads, context)
         self._at_full_length(sizes, candidates, d_model)
 
@@ -199,6 +204,22 @@ class Subject:
         with torch.no_grad():
             return self.run(x, masks, module, seed).detach()
 
+    def look_at(self, changed, number=None, masks=None, module=None):
+        """The output where all inputs are `changed`, or the input of that number alone."""
+        if number is None:
+            return self.look(changed, masks, module)
+        with self.other(number, changed):
+            return self.look(self.x, masks, module)
+
+    @contextlib.contextmanager
+    def other(self, number, tensor):
+        """In the block, the input of that number is `tensor`, whatever the others are."""
+        kept, self.way = self.way, replace(self.way, other=(number, tensor))
+        try:
+            yield
+        finally:
+            self.way = kept
+
     def _call(self, module, x, masks=None):
         with self._hush():
             return self._called(module, x, masks)
@@ -220,7 +241,7 @@ class Subject:
                 self.settings |= changed
                 write_settings(before)
 
-    def capture(self, x, train=False, module=None):
+    def capture(self, x, train=False, module=None, masks=None):
         """The Flow of one run: every torch operation with its numbers."""
         module = module or (self.unused() if self.fresh else self.module)
         module.train(train)
@@ -233,7 +254,7 @@ class Subject:
                 Capture(module, keep=Kept) as seen,
                 contextlib.suppress(Exception),
             ):
-                self._called(module, given, self.masks)
+                self._called(module, given, masks if masks is not None else self.masks)
         finally:
             module.eval()
         return Flow(seen.calls, given, self.sizes, module)
@@ -250,9 +271,9 @@ class Subject:
 
     def forget(self):
         """Let the facts be found out anew, after a change in how the module is called."""
-        for name in ("base", "size", "influence", "constant", "flows", "weights", "slopes"):
+        facts = "base size together looking influence constant flows weights slopes _trials"
+        for name in facts.split():
             vars(self).pop(name, None)
-        vars(self).pop("_trials", None)
 
     # --- facts ------------------------------------------------------------------------------
 
@@ -272,6 +293,15 @@ class Subject:
     @cached_property
     def influence(self):
         """(tokens, tokens): how far output row i moves, of its size, when token j changes."""
+        return self.together if self.looking is None else self.influence_of(self.looking)
+
+    @cached_property
+    def together(self):
+        """`influence` where all inputs change together."""
+        return self.influence_of(None)
+
+    def influence_of(self, number):
+        """`influence` where the input of that number changes alone; None: all inputs."""
         tokens = self.sizes.tokens
         moves = torch.zeros(tokens, tokens)
         for seed in (2, 3):
@@ -279,9 +309,41 @@ class Subject:
             for j in range(tokens):
                 changed = self.x.clone()
                 changed[:, j] = other[:, j]
-                change, moved = self.differs(self.look(changed), self.base)
+                change, moved = self.differs(self.look_at(changed, number), self.base)
                 moves[:, j] = moves[:, j].maximum((change * moved).amax(dim=0).cpu())
         return moves
+
+    @cached_property
+    def looking(self):
+        """The number of the input that a mask hides from itself; None: judge all inputs together.
+
+        In a decoder block that is the first: the other, its memory, is seen whole by design.
+        """
+        if not self.several or not self.together.triu(1).any():
+            return None
+        ahead = (self.together > 0).triu(1)
+        for number in range(len(self.way.names)):
+            try:
+                first, last = (self._moved_by_token(number, token) for token in (0, -1))
+            except Exception:
+                return None  # it takes the same tensor for all only
+            if first[1:].any() and not last[0]:
+                seen = self.influence_of(number) > 0
+                if (seen.triu(1) < ahead).any():
+                    return number
+        return None
+
+    def _moved_by_token(self, number, token):
+        """(tokens,) Boolean: the rows that move when one token of one input changes."""
+        changed = self.x.clone()
+        changed[:, token] = 1.5 * self.draw(2)[:, token]
+        return self.moved_by_input(number, changed)
+
+    @property
+    def several(self):
+        """Whether forward takes several inputs that are no queries, keys and values."""
+        count = self.way.inputs + len(self.way.keywords)
+        return count > 1 and len(self.way.names) == count and not self.way.roles
 
     @cached_property
     def training(self):
@@ -307,7 +369,8 @@ class Subject:
         for j in range(tokens):
             changed = self.x.clone()
             changed[:, j] = other[:, j]
-            change, moved = self.differs(self.look(changed, module=self.training), base)
+            output = self.look_at(changed, self.looking, module=self.training)
+            change, moved = self.differs(output, base)
             moves[:, j] = (change * moved).amax(dim=0).cpu()
         return moves
 
@@ -352,11 +415,7 @@ class Subject:
 
     def moved_by_input(self, number, changed):
         """(tokens,) Boolean: the rows that move when one of several inputs is `changed`."""
-        kept, self.way = self.way, replace(self.way, other=(number, changed))
-        try:
-            return self.differs(self.look(self.x), self.base)[1].any(dim=0).cpu()
-        finally:
-            self.way = kept
+        return self.differs(self.look_at(changed, number), self.base)[1].any(dim=0).cpu()
 
     def moves(self, weight, rows=None):
         """Whether drawing the weight anew changes the output."""

@@ -1,14 +1,11 @@
 """Who sees whom: what a mask hides, and why it does not."""
 
-from dataclasses import replace
-
 import torch
 
 from .calling import is_mask
 from .cores import fused_mask
 from .flow import outputs
-from .masks import influence
-from .report import Finding, listed
+from .report import DISTURBED, Finding, listed
 from .scores import square
 from .sight import constant_above, find_switch, hides_future, said_of_switch
 
@@ -26,8 +23,9 @@ def future_visible(s):
         s.note("window", "Each token sees those near it, before and after: a two-way window.")
         return None
     sight = s.mask_in_sight or (kind == "some" and not s.cores)
-    if s.causal is not False and (sight or s.causal) and (meant := _meant_to_be_seen(s)):
-        s.note(*meant)
+    if s.causal is None and sight and (length := _prefix(s)):
+        rest = "and of the others only what stands before them: a mask with a prefix."
+        s.note("prefix", f"All tokens see the first {length}, {rest}")
         return None
     switch = find_switch(s) if s.causal or (s.causal is None and sight) else None
     intent = s.causal is True or (s.causal is None and sight and switch is None)
@@ -60,23 +58,6 @@ def future_visible(s):
         pairs.float(),
         "which pairs are seen: the token that looks (row), the token seen (column)",
     )
-
-
-def _meant_to_be_seen(s):
-    """A note where all that is seen of the future is another input, or a prefix; or None."""
-    if s.way.inputs + len(s.way.keywords) == 2 and not s.random and not s.fresh:
-        kept, s.way = s.way, replace(s.way, other=(1, s.draw(3)))
-        try:
-            pairs = influence(s, s.masks, s.look(s.x), range(s.sizes.tokens))
-        finally:
-            s.way = kept
-        if hides_future(pairs):
-            said = "The future of the first input is hidden, and all of the second is seen."
-            return "second-input", said
-    if s.causal is None and (length := _prefix(s)):
-        said = "and of the others only what stands before them: a mask with a prefix."
-        return "prefix", f"All tokens see the first {length}, {said}"
-    return None
 
 
 def _prefix(s):
@@ -408,12 +389,6 @@ def past_hidden(s):
             "which pairs are seen: the token that looks (row), the token seen (column)",
         )
     return None
-
-
-DISTURBED = {
-    "split-by-view", "merge-by-view", "softmax-axis", "not-normalised", "heads-attend-heads",
-    "batch-mixed", "one-for-all",
-}  # fmt: skip
 
 
 def visible_pairs(s):
