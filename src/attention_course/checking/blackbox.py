@@ -7,9 +7,9 @@ import torch
 
 from . import calling
 from .calling import is_mask, told, wants_cuda
+from .effect import lifeless
 from .flow import outputs
 from .guard import copy_module, reachable
-from .layers import lifeless
 from .report import Finding, listed
 from .scores import wrong_axis
 from .subject import dropouts, set_dropout

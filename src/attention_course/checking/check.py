@@ -5,7 +5,7 @@ from functools import cached_property
 
 import torch
 
-from . import blackbox, layers, layout, masks, scores, sight, visible
+from . import blackbox, effect, inputs, layers, layout, masks, roles, scores, sight, visible
 from .calling import OUT_WIDTHS, WIDTHS, CannotCheck, build, build_class
 from .cores import cores
 from .guard import Clock, TimeUp, untouched
@@ -32,11 +32,11 @@ TESTS = [
     scores.softmax_axis,
     scores.softmax_twice,
     scores.not_normalised,
-    layers.attention_unused,
-    layers.wrong_pair,
-    layers.wrong_values,
-    layers.heads_alike,
-    layers.no_effect,
+    effect.attention_unused,
+    roles.wrong_pair,
+    roles.wrong_values,
+    effect.heads_alike,
+    effect.no_effect,
     visible.future_visible,
     visible.mask_off_by_one,
     visible.past_hidden,
@@ -75,15 +75,15 @@ class Subject(Facts):
 
     @cached_property
     def idle(self):
-        return layers.find_idle(self)
+        return roles.find_idle(self)
 
     @cached_property
     def dead(self):
-        return layers.find_dead(self)
+        return effect.find_dead(self)
 
     @cached_property
     def inputs_read(self):
-        return layers.inputs_read(self)
+        return inputs.inputs_read(self)
 
     @property
     def named(self):

@@ -7,6 +7,8 @@ import torch
 
 from .flow import SOFT, Kept, outputs
 
+ROLES = {"q": "queries", "k": "keys", "v": "values"}  # what meets in a core
+
 
 @dataclass
 class Core:
