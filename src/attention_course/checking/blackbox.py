@@ -415,6 +415,8 @@ def dropout_unused(s):
     s.quiet = quiet
     if not unused:
         return None
+    if s.absent(listed(unused)):
+        return None
     one = len(unused) == 1
     these = f"The dropout {'layer' if one else 'layers'} {listed(unused)}"
     if len(unused) <= len(kernels):

@@ -34,6 +34,7 @@ _QUERIES = re.compile(r"^(q|query|queries|x_q|q_in)$")
 _ROLE = re.compile(r"(?:x_)?(q|k|v)(?:uery|ueries|eys?|alues?)?(?:_in)?")
 ENCODER = r"context|ctx|enc(?:oder|oded)?(?:_\w+)?"
 _CONTEXT = re.compile(ENCODER + r"|memory|mem|src|source|(?:x_)?(?:kv|key_value)")
+_OPTIONAL = re.compile(_CONTEXT.pattern + r"|xa|key_value_states|cond(?:itioning)?")
 _SECOND = re.compile(r"x_?2")  # a context too, after x_1
 _ZEROS = re.compile(r"^(start_pos|offset|start|pos|position|step|layer_idx|past_length)$")
 _NOT_TOKENS = re.compile(
@@ -294,6 +295,7 @@ class Way:
     names: tuple = ()  # the arguments that get x, in order, where they have names
     other: tuple = ()  # (number, tensor): the one of them that gets another tensor
     narrow: tuple = ()  # (number, width): the one of them that has a width of its own
+    optional: tuple = ()  # the names of a context that is not given
 
     def __call__(self, module, x, masks=None):
         """Return the output (batch, tokens, width) for x (batch, tokens, d_model)."""
@@ -422,6 +424,8 @@ def ways(module):
             way = replace(way, names=(*way.names, name))
         else:
             positional = False
+            if p.default is None and _OPTIONAL.fullmatch(name.lower()):
+                way = replace(way, optional=(*way.optional, name))
     way = replace(way, inputs=inputs if way.keywords else max(inputs, 1))
     starred = not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
     counts = (1, 3, 2) if starred else ()

@@ -107,6 +107,13 @@ class Subject(Facts):
         tried = masks.trials(self)
         return any(trial.accepted or trial.ran for trial in tried)
 
+    def absent(self, what):
+        """Whether forward takes a context that it does not get; `what` stays unjudged then."""
+        if self.way.optional:
+            name = self.way.optional[0]
+            self.tell(f"{what} not judged, because forward was called without {name}")
+        return bool(self.way.optional)
+
     def tell(self, sentence):
         if sentence not in self.unclear:
             self.unclear.append(sentence)

@@ -32,6 +32,8 @@ def unused_layer(s):
             continue  # told with all that stands beside it
         if s.moves(weight) or ((gradient := s.slopes.get(name)) is not None and gradient.any()):
             continue
+        if _chosen_by_input(s, name):
+            continue
         train = train or s.capture(s.x, train=True)
         if s.flow.used(weight) or not train.used(weight):
             unused.append(owner)
@@ -40,12 +42,22 @@ def unused_layer(s):
     if not unused:
         return None
     unused = _joined(s, unused)
+    if s.absent(listed(unused)):
+        return None
     verb, it = ("is", "it") if len(unused) == 1 else ("are", "them")
     return Finding(
         "unused-layer",
         f"{listed(unused)} {verb} never called, or the result is thrown away: the output does "
         f"not depend on {it}. Use {it} in forward, or remove {it}.",
     )
+
+
+def _chosen_by_input(s, name):
+    """Whether a weight stands in a list from which each input chooses others, as experts do."""
+    numbered = re.compile(re.sub(r"\\\.\d+\b", r"\\.\\d+", re.escape(name)))
+    like = [n for n in s.weights if numbered.fullmatch(n)]
+    first, second = ({n for n in like if flow.used(s.weights[n])} for flow in s.flows)
+    return first != second
 
 
 def _joined(s, unused):

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import torch
 
-from .calling import context_number
+from .calling import ENCODER, context_number
 from .cores import cores
 from .report import DISTURBED, Finding, listed
 
@@ -170,7 +170,8 @@ class MaskTrial:
 
         What comes out for a padded token, the one at `token`, is nobody's concern.
         """
-        kept = torch.ones_like(pairs).tril() & ~pairs
+        own = self.subject.influence.cpu() > 0  # a window may hide a part of the past
+        kept = torch.ones_like(pairs).tril() & ~pairs & own
         kept[token, token] = False  # a hidden token need not see itself
         free = torch.zeros_like(pairs)
         free[token] = kind == _PADDING
@@ -311,6 +312,8 @@ def _accepted(subject, trial):
     genuine = trial.kind == _PADDING and trial.accepted.shape == "(batch, tokens)"
     if trial.causal_inside and (genuine or "pad" in trial.name.lower()):
         seen = trial.future_seen()
+        if trial.kind == _PADDING:
+            seen[_token(trial.hidden)] = False  # what comes out for a padded token
         if seen.any():
             i, j = seen.nonzero()[0].tolist()
             return Finding(
@@ -366,6 +369,9 @@ def _mixed(trial):
 
 
 def _failing(trial):
+    of_context = re.search(ENCODER + "|mem", trial.name.lower())
+    if (trial.acted or of_context) and trial.subject.absent(trial.name):
+        return None
     if not trial.acted:
         return Finding(
             "mask-argument",
@@ -490,29 +496,34 @@ def hidden_row(subject):
     return None
 
 
+def required_masks(subject):
+    """Masks that hide nothing: of pairs (tokens, tokens), and of padding (batch, tokens)."""
+    sizes = subject.sizes
+    yield from conventions(subject, torch.zeros(sizes.tokens, sizes.tokens, dtype=torch.bool))
+    if sizes.batch > 1:
+        yield from conventions(subject, torch.zeros(sizes.batch, sizes.tokens, dtype=torch.bool))
+
+
 def settle_required(subject):
     """Where each call needs a mask, find one that hides nothing, in the module's convention."""
     if subject.masks is None:
         return
-    nothing = torch.zeros(subject.sizes.tokens, subject.sizes.tokens, dtype=torch.bool)
-    running = None
-    for convention in conventions(subject, nothing):
+    running, all_seen = None, list(required_masks(subject))
+    for convention in all_seen:
         masks = dict.fromkeys(subject.way.required, convention.mask)
         try:
             output = subject.look(subject.x, masks)
         except Exception:
             continue
-        if output.isnan().any():
+        if output.dim() != 3 or output.isnan().any():
             continue
         running = running or masks
         subject.masks = masks
         subject.forget()
         trial = MaskTrial(subject, subject.way.required[0])
-        if trial.accepted and trial.kind != _PADDING:
+        if trial.accepted:
             words = (trial.accepted.words, trial.accepted.shape)
-            mask = next(
-                c.mask for c in conventions(subject, nothing) if (c.words, c.shape) == words
-            )
+            mask = next(c.mask for c in all_seen if (c.words, c.shape) == words)
             running = dict.fromkeys(subject.way.required, mask)
             break
     subject.masks = running

@@ -122,15 +122,16 @@ def _negative(s, core):
     """Weights below zero, where something else was done to the scores than a softmax."""
     names = {s.flow.calls[at].name for at in core.path}
     logarithm = "log_softmax" in names
-    other = core.normalised is None and (names & POSITIVE or sums_to_one(core.weights, -1))
+    done = names & (POSITIVE - {"softmax"}) or sums_to_one(core.weights, -1)
+    other = core.normalised is None and "softmax" not in names and done
     if core.softmaxes > 1 or not (logarithm or other) or (core.weights >= 0).all():
         return None
-    done = "log_softmax gives the logarithms of weights" if logarithm else "no softmax is taken"
+    why = "log_softmax gives the logarithms of weights" if logarithm else "no softmax is taken"
     heads = core.weights.flatten(0, -3) if core.weights.dim() > 2 else core.weights[None]
     lowest = heads[heads.amin(dim=(1, 2)).argmin()]
     return Finding(
         "not-normalised",
-        f"Some weights are negative, down to {lowest.min():.2f}: {done}. "
+        f"Some weights are negative, down to {lowest.min():.2f}: {why}. "
         f"weights = scores.softmax(dim=-1).",
         lowest,
         "the weights of one head",

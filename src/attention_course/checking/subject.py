@@ -101,10 +101,9 @@ class Subject:
         return True
 
     def _works_with_a_mask(self, dtype):
-        from .masks import conventions  # the masks need a subject, the subject one mask
+        from .masks import required_masks  # the masks need a subject, the subject one mask
 
-        hidden = torch.ones(self.sizes.tokens, self.sizes.tokens, dtype=torch.bool).triu(1)
-        for convention in conventions(self, hidden):
+        for convention in required_masks(self):
             masks = dict.fromkeys(self.way.required, convention.mask)
             module = calling.prepare(self.original, dtype)
             try:

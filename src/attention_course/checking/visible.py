@@ -27,6 +27,10 @@ def future_visible(s):
         rest = "and of the others only what stands before them: a mask with a prefix."
         s.note("prefix", f"All tokens see the first {length}, {rest}")
         return None
+    if _causal_in_part(s):
+        confused = s.several and {"wrong-pair", "wrong-values"} & set(s.found)
+        if confused or s.absent("who sees whom"):
+            return None
     switch = find_switch(s) if s.causal or (s.causal is None and sight) else None
     intent = s.causal is True or (s.causal is None and sight and switch is None)
     if switch and not intent:
@@ -58,6 +62,12 @@ def future_visible(s):
         pairs.float(),
         "which pairs are seen: the token that looks (row), the token seen (column)",
     )
+
+
+def _causal_in_part(s):
+    """Whether one attention of several hides the future, and another does not."""
+    hidden = [not _seen(s, core).triu(1).any() for core in square(s)]
+    return any(hidden) and not all(hidden)
 
 
 def _prefix(s):
