@@ -884,6 +884,100 @@ class SpareDropout(Plain):
         return self.out_dropout(self.o(self.merge(context)))
 
 
+class PaddingIsRequired(Plain):
+    """forward(x, mask) with a mask (batch, tokens), 1 = keep."""
+
+    def forward(self, x, mask):
+        self.padding = mask[:, None, None, :] == 0
+        return super().forward(x)
+
+    def hide(self, scores):
+        return scores.masked_fill(self.padding, -1e9)
+
+
+class WindowWithPadding(PaddingIsRequired):
+    def hide(self, scores):
+        places = torch.arange(scores.shape[-1])
+        far = (places[:, None] - places).abs() > 1
+        return super().hide(scores).masked_fill(far, -1e9)
+
+
+class PairsOfPadding(Plain):
+    """A padding mask of pairs: what comes out for a padded token is nobody's concern."""
+
+    def forward(self, x, mask=None):
+        kept = torch.ones(x.shape[:2]) if mask is None else mask
+        self.padding = (kept[:, None, :, None] * kept[:, None, None, :]) == 0
+        return super().forward(x)
+
+    def hide(self, scores):
+        return super().hide(scores).masked_fill(self.padding, -1e9)
+
+
+class Experts(Plain):
+    """Each token takes the output layer that a router chooses for it."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.router = nn.Linear(d_model, 16)
+        self.experts = nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(16))
+
+    def forward(self, x):
+        context = super().forward(x)
+        chances = self.router(context).softmax(-1)
+        most, chosen = chances.max(-1)
+        out = torch.zeros_like(context)
+        for number, expert in enumerate(self.experts):
+            mine = chosen == number
+            if mine.any():
+                out[mine] = expert(context[mine]) * most[mine, None]
+        return out
+
+
+class OptionalMemory(nn.Module):
+    """A decoder block that leaves its cross-attention out where there is no memory."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.own = Plain(d_model, num_heads)
+        self.cross = nn.MultiheadAttention(d_model, num_heads, 0.1, batch_first=True)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x, memory=None):
+        x = x + self.own(x)
+        return x if memory is None else x + self.drop(self.cross(x, memory, memory)[0])
+
+
+class ContextOrInput(OptionalMemory):
+    def forward(self, x, context=None):
+        x = x + self.own(x)
+        context = x if context is None else context
+        return x + self.drop(self.cross(x, context, context)[0])
+
+
+class DifferenceOfTwo(nn.Module):
+    """Differential attention: one softmax less a part of another, heads in pairs."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads, self.head_dim = num_heads, d_model // num_heads // 2
+        self.q, self.k, self.v, self.o = (nn.Linear(d_model, d_model) for _ in range(4))
+        self.share = nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, x):
+        batch, tokens, d_model = x.shape
+        q, k = (
+            layer(x).view(batch, tokens, 2 * self.num_heads, self.head_dim).transpose(1, 2)
+            for layer in (self.q, self.k)
+        )
+        v = self.v(x).view(batch, tokens, self.num_heads, 2 * self.head_dim).transpose(1, 2)
+        scores = q @ k.mT / math.sqrt(self.head_dim)
+        weights = scores.masked_fill(causal_mask(tokens), -torch.inf).softmax(-1)
+        weights = weights.view(batch, self.num_heads, 2, tokens, tokens)
+        weights = weights[:, :, 0] - self.share * weights[:, :, 1]
+        return self.o((weights @ v).transpose(1, 2).reshape(batch, tokens, d_model))
+
+
 class OwnLayer(nn.Module):
     """A mask made at the first call and kept on the input's device."""
 

@@ -939,7 +939,46 @@ class KeptPlaces(Plain):
         return x * kept + 0.5 * x * (1 - kept)
 
 
-@pytest.mark.parametrize("module", [Halves, AsComplex, KeptPlaces])
+class LearnedPlacesToo(Halves):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.table = nn.Parameter(torch.randn(33, d_model))
+
+    def forward(self, x):
+        return super().forward(x + self.table[: x.shape[1]])
+
+
+class PlacesInRows(Halves):
+    """Rows of three tokens: the first pair turns by the row, the others by the column."""
+
+    def angles(self, x):
+        places = torch.arange(x.shape[-2])
+        row, column = places // 3, places % 3
+        return torch.stack([row, 0.5 * column, 0.1 * column], dim=-1)
+
+
+class FactorByPlace(Halves):
+    def scores(self, q, k):
+        return super().scores(q * torch.arange(2, 2 + q.shape[-2]).log()[:, None], k)
+
+
+class CoarseTables(Halves):
+    def both(self, angles):
+        return super().both(angles).bfloat16()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Halves,
+        AsComplex,
+        KeptPlaces,
+        LearnedPlacesToo,
+        PlacesInRows,
+        FactorByPlace,
+        CoarseTables,
+    ],
+)
 def test_right_positions_are_left_alone(module):
     report = check_attention(module)
     assert report.ok, report

@@ -7,6 +7,7 @@ import torch
 
 from .cores import POSITIVE, cores
 from .flow import LAYOUT, SCALING, SOFT
+from .layout import token_axes
 from .report import Finding, listed
 
 
@@ -383,21 +384,29 @@ def _divisor(s, slope, width):
 
 
 def rotary(s):
-    """Queries and keys are turned by position, but not so that the distance alone counts."""
-    if not any(_turns(s, core, 0) or _turns(s, core, 1) for core in square(s)):
+    """Queries and keys are turned by position, but not so that the distance alone counts.
+
+    Judged only where that follows: from rows that are the same before they are turned, by
+    angles that grow evenly from token to token, with nothing but numbers after that.
+    """
+    again = list(zip(s.both_cores[0], s.both_cores[1], strict=False))
+    turned = [core for first, core in again if first in square(s)]
+    if not any(_turns(s, s.flows[1], core, o) for core in turned for o in (0, 1)):
         return None
-    if any(_turns(s, core, 2) for core in square(s)):
+    if any(_turns(s, s.flows[1], core, 2) for core in turned):
         s.note(
             "rotary",
             "The values are turned by position too. Usual is to turn queries and keys alone: "
             "a turned value says where it stood, not how far away.",
         )
-    same = s.x[:, :1].expand_as(s.x).contiguous()  # then nothing but the position differs
-    for core in cores(s.capture(same)):
+    flow = s.capture(s.x[:, :1].expand_as(s.x).contiguous())  # nothing but the position differs
+    for core in cores(flow):
         products = (core.queries @ core.keys.mT).flatten(0, -3)  # (…, tokens, tokens)
-        tokens, least = products.shape[-1], 1e-3 * products.abs().max()
+        tokens, least = products.shape[-1], 2e-2 * products.abs().max()  # bfloat16 tables too
         if products.shape[-2] != tokens or math.isqrt(tokens) ** 2 == tokens:
             continue  # places in a square grid have two distances
+        if not all(_evenly_turned(s, flow, core, operand) for operand in (0, 1)):
+            continue
         wrong = "all scores are the same: every position is turned by the same angle"
         if (products - products[..., :1, :1]).abs().max() > least:
             diagonals = [products.diagonal(d, -2, -1) for d in range(1 - tokens, tokens)]
@@ -415,20 +424,40 @@ def rotary(s):
     return None
 
 
-def _turns(s, core, operand):
-    """Whether queries (0), keys (1) or values (2) are multiplied by a fixed cosine and sine."""
-    first, second = s.flows
-    path, _ = first.back(*core.operands[operand])
-    fixed = []
+def _multiplied(s, flow, core, operand):
+    """(fixed numbers, what they multiply), for queries (0), keys (1) or values (2)."""
+    path, _ = flow.back(*core.operands[operand])
     for at in path:
-        if first.calls[at].name in SCALING and at < len(second.calls):
-            pairs = zip(first.calls[at].inputs, second.calls[at].inputs, strict=False)
-            fixed += [k.value for k, again in pairs if torch.equal(k.value, again.value)]
-    for a in fixed:
-        if a.is_complex() and (a.abs() - 1).abs().max() < 1e-4:
-            return True
-    fixed = [a for a in fixed if ((a.abs() > 0.01) & (a.abs() < 0.99)).any()]  # no mask of 0 and 1
-    return any(
-        a.shape == b.shape and (a * a + b * b - 1).abs().max() < 1e-4
-        for a, b in combinations(fixed, 2)
-    )
+        if flow.calls[at].name not in SCALING or at >= len(s.flow.calls):
+            continue
+        pairs = zip(flow.calls[at].inputs, s.flow.calls[at].inputs, strict=False)
+        pairs = [(one.value, torch.equal(one.value, other.value)) for one, other in pairs]
+        fixed = [value for value, same in pairs if same and value.numel() > 1]
+        moving = [value for value, same in pairs if not same]
+        if len(fixed) == len(moving) == 1:
+            yield fixed[0], moving[0]
+
+
+def _turns(s, flow, core, operand):
+    """The fixed turns of queries, keys or values, as cosine + i sine."""
+    fixed = [value for value, _ in _multiplied(s, flow, core, operand)]
+    turns = [a for a in fixed if a.is_complex() and (a.abs() - 1).abs().max() < 1e-2]
+    real = [a for a in fixed if not a.is_complex() and ((a.abs() > 0.01) & (a.abs() < 0.99)).any()]
+    for a, b in combinations(real, 2):
+        if a.shape == b.shape and (a * a + b * b - 1).abs().max() < 1e-2:
+            turns.append(torch.complex(a.float(), b.float()))
+    return turns
+
+
+def _evenly_turned(s, flow, core, operand):
+    """Whether rows that are all the same are turned by angles that grow evenly, and no more."""
+    for _, moving in _multiplied(s, flow, core, operand):
+        rows = token_axes(moving, s.sizes)
+        if not any((t - t[:1]).abs().max() < 1e-4 for t in rows):
+            return False
+    for turn in _turns(s, flow, core, operand):
+        for t in token_axes(turn, s.sizes):
+            step = t[1:] * t[:-1].conj()
+            if (step - step[:1]).abs().max() > 2e-2:
+                return False
+    return True
