@@ -1059,6 +1059,24 @@ def test_a_class_of_other_names_is_made_and_checked():
     assert check_attention(OtherNames).ok
 
 
+class WantsTables(Plain):
+    def forward(self, x, tables):
+        return super().forward(x) * tables["cos"]
+
+
+class ContextIsNotOptional(Plain):
+    def forward(self, x, context=None):
+        return super().forward(x) + context.mean(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(WantsTables, "tables"), (ContextIsNotOptional, "context")]
+)
+def test_a_module_that_wants_what_the_check_cannot_give_is_not_blamed(module, name):
+    with pytest.raises(ValueError, match=f"wants for {name}: wrap it"):
+        check_attention(module)
+
+
 class OneTokenMore(Plain):
     def forward(self, x):
         return super().forward(torch.cat([x[:, :1], x], dim=1))

@@ -324,6 +324,12 @@ class Way:
         return x.transpose(0, 1) if self.layout == "tokens first" else x
 
     @property
+    def guessed(self):
+        """The arguments for which the check has but a guess."""
+        known = self.roles or (len(self.names) == 2 and context_number(self.names) is not None)
+        return self.turns + (() if known else self.names[1:])
+
+    @property
     def roles(self):
         """Role -> number of the input that plays it, where forward names queries, keys, values."""
         found = [_ROLE.fullmatch(name.lower()) for name in self.names]

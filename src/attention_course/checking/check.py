@@ -128,8 +128,9 @@ def check_attention(module_or_factory, num_heads=None, causal=None, d_model=None
     causal: True makes every visible future pair a finding, False every hidden one; None finds
     out what was meant.
 
-    forward may take x, x and a mask, or queries, keys and values. The module is not changed:
-    the check runs a copy, in float32 with random weights, and cuts it off after ten seconds.
+    forward may take x, x and a context, or queries, keys and values, with or without masks. The
+    module is not changed: the check runs a copy, in float32 with random weights, and cuts it off
+    after ten seconds.
     Raises ValueError where the module cannot be made or called in a way that the check knows.
     """
     for name, size in (("num_heads", num_heads), ("d_model", d_model)):
@@ -139,58 +140,59 @@ def check_attention(module_or_factory, num_heads=None, causal=None, d_model=None
         raise ValueError(f"causal must be True, False or None, but is {causal!r}.")
     with untouched():
         module, d_model, num_heads = build(module_or_factory, d_model, num_heads)
-        report = Report(subject=type(module).__name__)
-        with Clock(SECONDS) as clock:
-            try:
+        report, done = Report(subject=type(module).__name__), []
+        report.judged = False
+        try:
+            with Clock(SECONDS) as clock:
                 subject = Subject(module, d_model, num_heads, causal, clock)
                 _split_widths(module_or_factory, subject)
-            except TimeUp:
-                report.judged = False
-                report.cannot_tell.append(
-                    f"stopped after {SECONDS} seconds, before one call was done: nothing was judged"
-                )
-                return report
-            report.notes, report.cannot_tell = subject.notes, subject.unclear
-            _run_tests(subject, report)
+                report.notes, report.cannot_tell = subject.notes, subject.unclear
+                report.judged = True
+                _run_tests(subject, report, done)
+        except TimeUp:  # told outside of the clock, which may ring again
+            report.cannot_tell.append(f"stopped after {SECONDS} seconds{_left(report, done)}")
     return report
 
 
-def _run_tests(subject, report):
-    done = []
-    try:
-        for test in BLOCKING:
-            finding = test(subject)
-            done.append(test)
-            if finding is not None:
-                report.findings.append(finding)
-                subject.found.append(finding.code)
-                if _stops(subject, finding):
-                    report.cannot_tell.append(
-                        f"nothing else was judged: {finding.code} hides what comes after it"
-                    )
-                    return
-            if test is blackbox.length:
-                masks.settle_required(subject)
-        blackbox.find_randomness(subject)
-        if subject.fresh or subject.quiet:
-            subject.forget()
-        if not report.findings:
-            _look_for_attention(subject)
-        for test in TESTS:
-            finding = _safely(test, subject)
-            done.append(test)
-            if finding is not None:
-                report.findings.append(finding)
-                subject.found.append(finding.code)
-                if finding.code == "heads-attend-heads":
-                    subject.tell("the mask was not judged, because no token sees another")
-                if finding.code == "not-repeatable":
-                    report.cannot_tell.append(
-                        "the rest was judged with a fixed random state, as far as that goes"
-                    )
-    except TimeUp:
-        left = [test.__name__.replace("_", "-") for test in [*BLOCKING, *TESTS] if test not in done]
-        report.cannot_tell.append(f"stopped after {SECONDS} seconds; not judged: {', '.join(left)}")
+def _left(report, done):
+    if not report.judged:
+        return ", before one call was done: nothing was judged"
+    left = [test.__name__.replace("_", "-") for test in [*BLOCKING, *TESTS] if test not in done]
+    return f"; not judged: {', '.join(left)}"
+
+
+def _run_tests(subject, report, done):
+    """Run the tests in order, each of which may rely on those before it; `done` lists them."""
+    for test in BLOCKING:
+        finding = test(subject)
+        done.append(test)
+        if finding is not None:
+            report.findings.append(finding)
+            subject.found.append(finding.code)
+            if _stops(subject, finding):
+                report.cannot_tell.append(
+                    f"nothing else was judged: {finding.code} hides what comes after it"
+                )
+                return
+        if test is blackbox.length:
+            masks.settle_required(subject)
+    blackbox.find_randomness(subject)
+    if subject.fresh or subject.quiet:
+        subject.forget()
+    if not report.findings:
+        _look_for_attention(subject)
+    for test in TESTS:
+        finding = _safely(test, subject)
+        done.append(test)
+        if finding is not None:
+            report.findings.append(finding)
+            subject.found.append(finding.code)
+            if finding.code == "heads-attend-heads":
+                subject.tell("the mask was not judged, because no token sees another")
+            if finding.code == "not-repeatable":
+                report.cannot_tell.append(
+                    "the rest was judged with a fixed random state, as far as that goes"
+                )
 
 
 def _look_for_attention(subject):

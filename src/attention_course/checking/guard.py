@@ -25,7 +25,7 @@ class Clock:
     """
 
     def __init__(self, seconds):
-        self.seconds, self.start = seconds, time.monotonic()
+        self.seconds, self.start, self._over = seconds, time.monotonic(), False
         self._alarm = hasattr(signal, "setitimer") and (
             threading.current_thread() is threading.main_thread()
         )
@@ -42,6 +42,7 @@ class Clock:
         return self
 
     def __exit__(self, *error):
+        self._over = True
         if self._alarm:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._handler or signal.SIG_DFL)
@@ -50,7 +51,8 @@ class Clock:
                 signal.setitimer(signal.ITIMER_REAL, max(left, 0.001), self._timer[1])
 
     def _ring(self, *_):
-        raise TimeUp
+        if not self._over:
+            raise TimeUp
 
 
 @contextlib.contextmanager

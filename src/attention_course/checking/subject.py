@@ -10,10 +10,10 @@ from torch.overrides import TorchFunctionMode
 
 from ..tracing import Capture
 from . import calling
-from .calling import CannotCheck, NoTensor
+from .calling import CannotCheck, NoTensor, told
 from .flow import Flow, Kept
 from .guard import copy_module, read_settings, write_settings
-from .report import Finding
+from .report import Finding, listed
 
 TOLERANCE = 1e-5  # of the largest number in the output
 
@@ -172,6 +172,15 @@ class Subject:
             raise CannotCheck(f"{name} wants token numbers, not vectors. {advice}")
         if isinstance(self.error, TypeError) and "required" in text and "forward()" in text:
             raise CannotCheck(f"{name} cannot be called: {text}. {advice}")
+        way = calling.ways(self.original)[0]
+        guessed = way.guessed
+        if "NoneType" in text or "mat1 and mat2" in text:
+            guessed += way.optional
+        if guessed:
+            raise CannotCheck(
+                f"{name}.forward fails: {told(self.error)}. The check can but guess what it wants "
+                f"for {listed(guessed)}: wrap it in a module whose forward(x) gives that."
+            )
 
     @cached_property
     def device(self):
