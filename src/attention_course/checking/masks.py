@@ -404,7 +404,7 @@ def _not_hidden(trial, failure, text):
         return Finding("mask-argument", text)
     s, masks = trial.subject, {trial.name: failure.convention.mask}
     moves = influence(s, masks, s.look(s.x, masks), range(s.sizes.tokens)).any(dim=0)
-    shows = f"which rows move when a token changes, with a mask of {failure.convention.words}"
+    shows = f"which rows move when a token changes, the mask being {failure.convention.words}"
     wrong = failure.pairs | trial.future if trial.causal_inside else failure.pairs
     return Finding("mask-argument", text, moves.float(), shows, wrong)
 

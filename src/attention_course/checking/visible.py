@@ -257,9 +257,11 @@ def _beside_the_mask(s):
     if heads.any():
         if masked := _masked_sentences(s):
             return masked
+        batch = s.sizes.batch
         return (
-            f"the mask hides the future in {int((~heads).sum())} of {len(heads)} heads (counted "
-            f"over all sentences) and not in the others. Mask the scores of each head."
+            f"the mask hides the future in {int((~heads).sum())} of {len(heads)} heads "
+            f"({len(heads) // batch} in each of {batch} sentences) and not in the others. Mask "
+            f"the scores of each head."
         )
     return (
         "the weights hide the future, so it comes by another way: something beside the attention "
