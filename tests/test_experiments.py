@@ -2,6 +2,8 @@
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,18 @@ def test_five_rows_lie_on_the_prediction(stored):
     for row in stored["rows"]:
         assert len(row["r2"]) == 5
         assert row["r2"] == pytest.approx([row["heads"] / row["questions"]] * 5, abs=0.02)
+
+
+def test_training_loads_nothing_that_an_interruption_could_break():
+    code = """
+import sys
+from attention_course.experiments import train_blend
+before = set(sys.modules)
+train_blend(2, 2, steps=2)
+print(len([name for name in set(sys.modules) - before if name.startswith("torch._dynamo")]))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "0\n"
 
 
 def test_parameters_do_not_depend_on_the_number_of_heads(stored):

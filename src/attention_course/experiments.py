@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch._dynamo  # Adam loads it in a second, and is left broken where that is interrupted
 import torch.nn.functional as F
 from torch import nn
 from tqdm.auto import tqdm
