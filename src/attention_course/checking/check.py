@@ -78,6 +78,10 @@ class Subject(Facts):
         return roles.find_idle(self)
 
     @cached_property
+    def projections(self):
+        return effect.find_projections(self)
+
+    @cached_property
     def dead(self):
         return effect.find_dead(self)
 

@@ -150,11 +150,16 @@ def _ranges(places):
 
 def _owners(s, names):
     """The largest modules of which all projections are without effect, for each name."""
+    return largest(map(_layer, names), lambda owner: without_effect(s, owner))
+
+
+def largest(paths, holds):
+    """For each path the outermost module above it for which `holds`, or itself; each once."""
     found = []
-    for name in names:
-        steps = name.split(".")
-        above = [".".join(steps[:n]) for n in range(1, len(steps))]
-        found.append(next((o for o in above if without_effect(s, o)), _layer(name)))
+    for path in paths:
+        steps = path.split(".")
+        above = (".".join(steps[:n]) for n in range(1, len(steps)))
+        found.append(next(filter(holds, above), path))
     return list(dict.fromkeys(found))
 
 
@@ -171,8 +176,7 @@ def _have(names):
 
 
 def _all_dead(s):
-    made = candidates(s) if s.dead else ()
-    return bool(s.dead) and all(s.dead.get(name) is WHOLE for name in made)
+    return bool(s.dead) and all(s.dead.get(name) is WHOLE for name in s.projections)
 
 
 def lifeless(s, path):
@@ -185,8 +189,8 @@ def lifeless(s, path):
 def without_effect(s, owner):
     """Whether all projections of a module, and at least one, are without effect."""
     start = f"{owner}." if owner else ""
-    unused, made = _never_used(s), candidates(s)
-    mine = [n for n in s.weights if n.startswith(start) and (n in made or n in unused)]
+    unused = _never_used(s)
+    mine = [n for n in s.weights if n.startswith(start) and (n in s.projections or n in unused)]
     return bool(mine) and all(n in unused or s.dead.get(n) is WHOLE for n in mine)
 
 
@@ -198,7 +202,7 @@ def _never_used(s):
     ]
 
 
-def candidates(s):
+def find_projections(s):
     """The trainable matrices that make the queries, keys and values, by name: "q", "k", "v"."""
     names = {id(weight): name for name, weight in s.weights.items() if is_matrix(weight)}
     found = {}
@@ -224,14 +228,14 @@ def find_dead(s):
         return {}
     own = [n for n, w in s.weights.items() if is_matrix(w) and w.requires_grad and "`" not in n]
     parts = {name: _zero_part(s.slopes.get(name)) for name in own}
-    made = candidates(s) if any(parts.values()) else {}
-    parts = {name: part for name, part in parts.items() if name in made}
+    if any(parts.values()):
+        parts = {name: part for name, part in parts.items() if name in s.projections}
     if not any(parts.values()):
         return {}
     for slopes in _other_slopes(s):
         if any(_zero_part(slopes.get(name)) != part for name, part in parts.items()):
             return {}
-    dead = {n: part for n, part in parts.items() if part and not _by_mask(s, made[n])}
+    dead = {n: part for n, part in parts.items() if part and not _by_mask(s, s.projections[n])}
     dead = {name: part for name, part in dead.items() if not s.moves(*_chosen(s, name, part))}
     return {} if dead and _switched_off(s, dead) else dead
 

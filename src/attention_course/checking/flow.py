@@ -185,38 +185,31 @@ class Flow:
         return found
 
     def back(self, kept, before):
-        """All calls behind an operand, up to and without projections and products of two."""
-        seen, todo, ends = [], [(kept, before)], []
-        done = set()
-        while todo:
-            kept, before = todo.pop()
-            at = self.maker(kept, before)
-            if at is None or at in done:
-                continue
-            done.add(at)
-            if self.is_projection(at):
-                continue
-            if at in self.products:
-                ends.append(at)
-                continue
-            seen.append(at)
-            todo += [(k, at) for k in self.calls[at].inputs]
-        return sorted(seen), sorted(ends)
+        """All calls behind an operand, up to and without projections, and the products there."""
+        between, _, products = self._behind(kept, before)
+        return between, products
 
     def projections(self, kept, before):
         """The indices of the nearest projections behind an operand, whatever stands between."""
-        found, todo, done = [], [(kept, before)], set()
+        return self._behind(kept, before)[1]
+
+    def _behind(self, kept, before):
+        """(calls between, projections, products of two) behind an operand, in order."""
+        between, projections, products = set(), set(), set()
+        todo = [(kept, before)]
         while todo:
             kept, before = todo.pop()
             at = self.maker(kept, before)
-            if at is None or at in done:
+            if at is None or at in between | projections | products:
                 continue
-            done.add(at)
             if self.is_projection(at):
-                found.append(at)
-            elif at not in self.products:
+                projections.add(at)
+            elif at in self.products:
+                products.add(at)
+            else:
+                between.add(at)
                 todo += [(k, at) for k in self.calls[at].inputs]
-        return found
+        return sorted(between), sorted(projections), sorted(products)
 
     # --- products ---------------------------------------------------------------------------
 

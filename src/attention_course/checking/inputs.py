@@ -15,8 +15,7 @@ def arguments_confused(s, letters):
     if not roles or s.sizes.tokens < 2 or DISTURBED & set(s.found):
         return None
     token = s.sizes.tokens // 2
-    changed = s.x.clone()
-    changed[:, token] = 1.5 * s.draw(2)[:, token]
+    changed = s.with_token(token, seed=2)
     for letter in letters:
         name = s.way.names[roles[letter]]
         try:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from .calling import is_mask
-from .effect import all_slopes, parent, reported, result_lost, without_effect
+from .effect import all_slopes, largest, parent, reported, result_lost, without_effect
 from .guard import reachable
 from .report import Finding, listed
 from .roles import is_matrix, letter_of
@@ -19,7 +19,7 @@ def unused_layer(s):
     train = None
     made = dict(s.original.named_parameters())
     for name, weight in s.weights.items():
-        owner = name.rpartition(".")[0] or name
+        owner = parent(name) or name
         if "not-repeatable" in s.found and name not in made:
             continue  # forward made the layer
         if (name.endswith("bias") and f"{name[:-4]}weight" in s.weights) or owner in s.named:
@@ -63,15 +63,9 @@ def _chosen_by_input(s, name):
 def _joined(s, unused):
     """The layers, with the module in place of all its layers where none of them is used."""
     owners = {parent(name) or name for name in s.weights}
-    found = []
-    for layer in unused:
-        steps = layer.split(".")
-        above = [".".join(steps[:n]) for n in range(1, len(steps))]
-        all_idle = (
-            o for o in above if all(i in unused for i in owners if f"{i}.".startswith(f"{o}."))
-        )
-        found.append(next(all_idle, layer))
-    return list(dict.fromkeys(found))
+    return largest(
+        unused, lambda o: all(i in unused for i in owners if f"{i}.".startswith(f"{o}."))
+    )
 
 
 def _elsewhere(s, owner):

@@ -158,14 +158,18 @@ class MaskTrial:
         pairs = self._pairs(hidden, kind)
         together = None
         for number in self._numbers:
-            moves = influence(s, masks, base, self.columns, number).any(dim=0)
+            moves = self._moves(masks, base, self.columns, number).any(dim=0)
             together = moves if together is None else together
             if self._hides(moves, pairs, self.columns, kind, _token(hidden)):
                 self.number = number
                 return "hides", changed, moves
         return "leaks", changed, together
 
-    def _hides(self, moves, pairs, columns, kind, token=1):
+    def _moves(self, masks, base, columns, number):
+        """(batch, tokens, tokens) Boolean: which rows move when a token of `columns` changes."""
+        return self.subject.rows_moved(base, number, masks, columns=columns) > 0
+
+    def _hides(self, moves, pairs, columns, kind, token):
         """Whether the pairs are hidden, and no more than that: an inverted mask hides the others.
 
         What comes out for a padded token, the one at `token`, is nobody's concern.
@@ -185,7 +189,7 @@ class MaskTrial:
     def hides_in(self, number):
         """Whether the accepted mask hides tokens of one of several inputs."""
         s, masks = self.subject, {self.name: self.accepted.mask}
-        moves = influence(s, masks, s.look(s.x, masks), self.columns, number).any(dim=0)
+        moves = self._moves(masks, s.look(s.x, masks), self.columns, number).any(dim=0)
         pairs, token = self._pairs(self.hidden, self.kind), _token(self.hidden)
         return self._hides(moves, pairs, self.columns, self.kind, token)
 
@@ -194,7 +198,7 @@ class MaskTrial:
         s, masks = self.subject, {self.name: self.accepted.mask}
         base = s.look(s.x, masks)
         number = self.number if s.looking is None else s.looking
-        return influence(s, masks, base, range(s.sizes.tokens), number).any(dim=0) & self.future
+        return self._moves(masks, base, None, number).any(dim=0) & self.future
 
     def _like_accepted(self, hidden):
         """Another mask in the convention that was accepted."""
@@ -222,7 +226,7 @@ class MaskTrial:
         if base.isnan().any():
             return []
         columns = sorted(set(tokens))
-        moves = influence(s, masks, base, columns, self.number)
+        moves = self._moves(masks, base, columns, self.number)
         return [
             b
             for b, token in enumerate(tokens)
@@ -232,12 +236,8 @@ class MaskTrial:
     def hidden_row(self):
         """Whether a row whose keys are all hidden gives NaN: forward, in the gradients, or no."""
         s = self.subject
-        if self.kind == _PADDING:
-            hidden = torch.zeros_like(self.padding)
-            hidden[0] = True
-        else:
-            hidden = torch.zeros_like(self.future)
-            hidden[0] = True
+        hidden = torch.zeros_like(self.padding if self.kind == _PADDING else self.future)
+        hidden[0] = True
         output = s.run(s.x, {self.name: self._like_accepted(hidden)})
         if output.isnan().any():
             return "NaN comes out"
@@ -253,23 +253,6 @@ class MaskTrial:
 def _token(hidden):
     """The token that a padding mask hides, the same in all sentences; 1 in a mask of pairs."""
     return int(hidden[0].nonzero()[0])
-
-
-def influence(subject, masks, base, columns, number=None):
-    """(batch, tokens, tokens) Boolean: which rows move when a token of `columns` changes.
-
-    number: the input that changes alone, where forward takes several; None: all inputs.
-    """
-    tokens = subject.sizes.tokens
-    moves = torch.zeros(len(base), tokens, tokens, dtype=torch.bool)
-    for seed in (2, 3):
-        other = 1.5 * subject.draw(seed)
-        for j in columns:
-            changed = subject.x.clone()
-            changed[:, j] = other[:, j]
-            _, moved = subject.differs(subject.look_at(changed, number, masks), base)
-            moves[:, :, j] |= moved.cpu()
-    return moves
 
 
 def trials(subject):
@@ -403,7 +386,7 @@ def _not_hidden(trial, failure, text):
     if failure.moves is None:
         return Finding("mask-argument", text)
     s, masks = trial.subject, {trial.name: failure.convention.mask}
-    moves = influence(s, masks, s.look(s.x, masks), range(s.sizes.tokens)).any(dim=0)
+    moves = s.rows_moved(s.look(s.x, masks), masks=masks).amax(dim=0) > 0
     shows = f"which rows move when a token changes, the mask being {failure.convention.words}"
     wrong = failure.pairs | trial.future if trial.causal_inside else failure.pairs
     return Finding("mask-argument", text, moves.float(), shows, wrong)

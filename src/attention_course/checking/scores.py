@@ -202,10 +202,10 @@ def sums_to_one(weights, axis):
     return bool(((sums - 1).abs().lt(1e-3) | sums.eq(0)).all()) and bool((sums != 0).any())
 
 
-def square(s):
-    """The cores whose weights are (…, tokens, tokens), or (…, heads, heads) by mistake."""
-    heads = "heads-attend-heads" in s.found
-    shapes = [(core, core.weights.shape[-2:]) for core in s.cores]
+def square(s, capture=0):
+    """The cores of a capture whose weights are (…, tokens, tokens), or (…, heads, heads)."""
+    heads = "heads-attend-heads" in s.found  # by mistake
+    shapes = [(core, core.weights.shape[-2:]) for core in s.both_cores[capture]]
     return [
         core
         for core, (rows, columns) in shapes
@@ -389,11 +389,10 @@ def rotary(s):
     Judged only where that follows: from rows that are the same before they are turned, by
     angles that grow evenly from token to token, with nothing but numbers after that.
     """
-    again = list(zip(s.both_cores[0], s.both_cores[1], strict=False))
-    turned = [core for first, core in again if first in square(s)]
-    if not any(_turns(s, s.flows[1], core, o) for core in turned for o in (0, 1)):
+    seen = square(s, capture=1)
+    if not any(_turns(s, s.flows[1], core, o) for core in seen for o in (0, 1)):
         return None
-    if any(_turns(s, s.flows[1], core, 2) for core in turned):
+    if any(_turns(s, s.flows[1], core, 2) for core in seen):
         s.note(
             "rotary",
             "The values are turned by position too. Usual is to turn queries and keys alone: "

@@ -9,7 +9,6 @@ from .calling import is_mask
 from .cores import fused_mask
 from .flow import outputs
 from .guard import copy_module, reachable
-from .masks import influence
 from .scores import square
 
 
@@ -177,8 +176,7 @@ def _pairs_with(s, name):
             elif name in _parameters(part):
                 part.forward = _turned_on(part.forward, name, off)
         base = s.look(s.x)
-        moves = influence(s, s.masks, base, range(s.sizes.tokens))  # (batch, tokens, tokens)
-        return moves.any(dim=0) if off else None
+        return s.rows_moved(base).amax(dim=0) > 0 if off else None
     except Exception:
         return None
     finally:

@@ -310,16 +310,28 @@ class Subject:
 
     def influence_of(self, number):
         """`influence` where the input of that number changes alone; None: all inputs."""
+        return self.rows_moved(self.base, number).amax(dim=0)
+
+    def rows_moved(self, base, number=None, masks=None, module=None, columns=None, seeds=(2, 3)):
+        """(batch, tokens, tokens): how far rows move from `base` when a token of `columns` changes.
+
+        In parts of the output's size, 0 where it is no more than rounding. number: the input
+        that changes alone, where forward takes several; None: all. columns: None: all tokens.
+        """
         tokens = self.sizes.tokens
-        moves = torch.zeros(tokens, tokens)
-        for seed in (2, 3):
-            other = 1.5 * self.draw(seed)
-            for j in range(tokens):
-                changed = self.x.clone()
-                changed[:, j] = other[:, j]
-                change, moved = self.differs(self.look_at(changed, number), self.base)
-                moves[:, j] = moves[:, j].maximum((change * moved).amax(dim=0).cpu())
+        moves = torch.zeros(len(base), tokens, tokens)
+        for seed in seeds:
+            for j in range(tokens) if columns is None else columns:
+                output = self.look_at(self.with_token(j, seed), number, masks, module)
+                change, moved = self.differs(output, base)
+                moves[:, :, j] = moves[:, :, j].maximum(torch.where(moved, change, 0.0).cpu())
         return moves
+
+    def with_token(self, token, seed):
+        """The input with one token drawn anew, and larger."""
+        changed = self.x.clone()
+        changed[:, token] = 1.5 * self.draw(seed)[:, token]
+        return changed
 
     @cached_property
     def looking(self):
@@ -332,7 +344,8 @@ class Subject:
         ahead = (self.together > 0).triu(1)
         for number in range(len(self.way.names)):
             try:
-                first, last = (self._moved_by_token(number, token) for token in (0, -1))
+                changed = [self.with_token(token, seed=2) for token in (0, -1)]
+                first, last = (self.moved_by_input(number, one) for one in changed)
             except Exception:
                 return None  # it takes the same tensor for all only
             if first[1:].any() and not last[0]:
@@ -340,12 +353,6 @@ class Subject:
                 if (seen.triu(1) < ahead).any():
                     return number
         return None
-
-    def _moved_by_token(self, number, token):
-        """(tokens,) Boolean: the rows that move when one token of one input changes."""
-        changed = self.x.clone()
-        changed[:, token] = 1.5 * self.draw(2)[:, token]
-        return self.moved_by_input(number, changed)
 
     @property
     def several(self):
@@ -369,18 +376,11 @@ class Subject:
     @cached_property
     def training_influence(self):
         """(tokens, tokens): `influence` in training mode."""
-        tokens = self.sizes.tokens
-        moves, other = torch.zeros(tokens, tokens), 1.5 * self.draw(2)
         base = self.look(self.x, module=self.training)
         if self.differs(self.look(self.x, module=self.training), base)[1].any():
-            return moves  # it keeps something from call to call
-        for j in range(tokens):
-            changed = self.x.clone()
-            changed[:, j] = other[:, j]
-            output = self.look_at(changed, self.looking, module=self.training)
-            change, moved = self.differs(output, base)
-            moves[:, j] = (change * moved).amax(dim=0).cpu()
-        return moves
+            return torch.zeros(self.sizes.tokens, self.sizes.tokens)  # it keeps something
+        moves = self.rows_moved(base, self.looking, module=self.training, seeds=(2,))
+        return moves.amax(dim=0)
 
     @cached_property
     def constant(self):

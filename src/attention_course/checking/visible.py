@@ -56,12 +56,19 @@ def future_visible(s):
     i, j = first[-1].tolist() if kind == "some" else (s.sizes.tokens - 3, s.sizes.tokens - 1)
     i = max(i, 0)
     share = "" if kind == "all" else f" ({len(first)} future pairs are visible, not all)"
-    return Finding(
+    return _finding(
         "future-visible",
         f"Position {i} sees position {j}{share}: {_why_visible(s, switch)}",
-        pairs.float(),
-        "which pairs are seen: the token that looks (row), the token seen (column)",
+        pairs,
     )
+
+
+_SEEN = "which pairs are seen: the token that looks (row), the token seen (column)"
+
+
+def _finding(code, message, pairs, shows=_SEEN):
+    """A finding with its picture: pairs, (tokens, tokens) Boolean."""
+    return Finding(code, message, pairs.float(), shows)
 
 
 def _causal_in_part(s):
@@ -89,14 +96,8 @@ def _in_training(s):
     pairs = _training_pairs(s)
     if pairs is None or not pairs.triu(1).any():
         return None
-    i, j = pairs.triu(1).nonzero()[0].tolist()
-    return Finding(
-        "future-visible",
-        f"In training mode position {i} sees position {j}; in evaluation mode it does not. The "
-        f"mask must be applied in both: what is learned with the future in sight fails without.",
-        pairs.float(),
-        "which pairs are seen in training mode",
-    )
+    why = "what is learned with the future in sight fails without"
+    return _in_one_mode(pairs, "training", "evaluation", why)
 
 
 def _in_training_alone(s):
@@ -104,15 +105,17 @@ def _in_training_alone(s):
     pairs = _training_pairs(s)
     if pairs is None or not hides_future(pairs):
         return None
-    seen = s.mask_kind[1]
+    why = "apply it without asking for self.training"
+    return _in_one_mode(s.mask_kind[1], "evaluation", "training", why)
+
+
+def _in_one_mode(seen, mode, other, why):
     i, j = seen.triu(1).nonzero()[0].tolist()
-    return Finding(
-        "future-visible",
-        f"In evaluation mode position {i} sees position {j}; in training mode it does not. The "
-        f"mask must be applied in both: apply it without asking for self.training.",
-        seen.float(),
-        "which pairs are seen in evaluation mode",
+    said = (
+        f"In {mode} mode position {i} sees position {j}; in {other} mode it does not. The mask "
+        f"must be applied in both: {why}."
     )
+    return _finding("future-visible", said, seen, f"which pairs are seen in {mode} mode")
 
 
 def _training_pairs(s):
@@ -172,7 +175,7 @@ def _why_visible(s, switch=None):
                 f"the scores of hidden pairs are filled with {value:.3g}, too close to the "
                 f"others to hide them. Fill with float('-inf')."
             )
-        if _zeros_above(core):
+        if constant_above(core) and _fill(core) == 0:
             return (
                 "the scores of hidden pairs become 0, not -inf, and exp(0) = 1 is a weight like "
                 "any other. Use masked_fill(mask, float('-inf'))."
@@ -295,11 +298,6 @@ def _fill(core):
     return core.scores[..., 0, -1].flatten()[0].item()
 
 
-def _zeros_above(core):
-    above = core.scores[..., torch.ones(core.scores.shape[-2:], dtype=torch.bool).triu(1)]
-    return bool((above == 0).all())
-
-
 def _thrown_away(s):
     """A masking call on the scores whose result nothing reads, or None."""
     cores = [core for core in square(s) if core.fused is None]
@@ -321,29 +319,26 @@ def mask_off_by_one(s):
     if kind == "band" and s.causal is not False:
         k = int(pairs[0].nonzero().max())
         if beside := _beside_the_mask(s):
-            return Finding(
+            return _finding(
                 "future-visible",
                 f"Position 0 sees position {k}: {beside}",
-                pairs.float(),
-                "which pairs are seen: the token that looks (row), the token seen (column)",
+                pairs,
             )
-        return Finding(
+        return _finding(
             "mask-off-by-one",
             f"Position 0 sees position {k}, and no later one: the mask begins {k} "
             f"{'place' if k == 1 else 'places'} too far right. Hide from the first pair above "
             f"the diagonal: triu(diagonal=1), or keep tril().",
-            pairs.float(),
-            "which pairs are seen: the token that looks (row), the token seen (column)",
+            pairs,
         )
     if s.diagonal_hidden and kind != "past" and not _rows_alike(s):
         said = "No token attends to itself: the diagonal is hidden too, and token 0 has no key left"
         if all(_seen(s, core)[..., 0, 0].all() and not _ahead(core).any() for core in square(s)):
             said = "No token but token 0 attends to itself: the diagonal is hidden too"
-        return Finding(
+        return _finding(
             "mask-off-by-one",
             f"{said}. Hide above the diagonal only: triu(diagonal=1).",
-            pairs.float(),
-            "which pairs are seen: the token that looks (row), the token seen (column)",
+            pairs,
         )
     return None
 
@@ -356,49 +351,45 @@ def past_hidden(s):
         why = ""
         if any(core.fused is not None and fused_mask(core.fused) is not None for core in s.cores):
             why = " In scaled_dot_product_attention True means keep."
-        return Finding(
+        return _finding(
             "past-hidden",
             f"Position 0 sees position {last}, and position {last} does not see position 0: "
             f"the mask hides the past and keeps the future. Hide where column > row.{why}",
-            pairs.float(),
-            "which pairs are seen: the token that looks (row), the token seen (column)",
+            pairs,
         )
     if kind == "self" and "heads-attend-heads" not in s.found:
-        return Finding(
+        return _finding(
             "past-hidden",
             "Each token sees itself alone: the past is hidden as well as the future."
             + ("" if s.cores else " No (tokens, tokens) scores were seen: queries @ keys.mT."),
-            pairs.float(),
-            "which pairs are seen: the token that looks (row), the token seen (column)",
+            pairs,
         )
     if kind == "causal" and s.diagonal_hidden and _rows_alike(s):
         last = s.sizes.tokens - 1
-        return Finding(
+        return _finding(
             "past-hidden",
             f"Each token sees token 0 alone, and position {last} does not see position {last}: "
             f"one row of a mask is applied to all rows. Give the whole mask, (tokens, tokens), "
             f"with a row for each token that looks.",
-            pairs.float(),
-            "which pairs are seen: the token that looks (row), the token seen (column)",
+            pairs,
         )
     if s.causal is False and kind in ("all", "window"):
         pairs = _training_pairs(s)
         if pairs is not None and hides_future(pairs):
-            return Finding(
+            return _finding(
                 "future-hidden",
                 "In training mode position 0 does not see position 1, although causal=False was "
                 "asked for: a mask is at work, and in evaluation mode there is none.",
-                pairs.float(),
+                pairs,
                 "which pairs are seen in training mode",
             )
     if s.causal is False and kind in ("causal", "band", "some"):
         i, j = (~pairs).nonzero()[0].tolist()
-        return Finding(
+        return _finding(
             "future-hidden",
             f"Position {i} does not see position {j}, although causal=False was asked for: a "
             f"mask is at work.",
-            pairs.float(),
-            "which pairs are seen: the token that looks (row), the token seen (column)",
+            pairs,
         )
     return None
 
