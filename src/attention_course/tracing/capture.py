@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -77,31 +77,32 @@ def copy(tensor):
 class _Recorder:
     """Runs an operation and lists it in `calls`, with what `keep` keeps of its tensors."""
 
-    def _record(self, start, run, args, kwargs, inner=()):
-        """start: the first four fields of the `Call`; run: does the operation."""
+    def _record(self, name, function, place, run, args, kwargs, inner=()):
+        """place: the visits and the (file, line number); run: does the operation."""
         tensors, inputs = [], []
-        kept = _map(args, self.keep, tensors, inputs)
+        kept = tuple(_map_each(args, self.keep, tensors, inputs))
         named = _map(kwargs, self.keep, tensors, inputs) if kwargs else {}
         versions = _versions(tensors)
+        visits, where = place
+        call = Call(name, function, visits, where, kept, named, inputs, inner)
         try:
             output = run(*args, **kwargs)
         except Exception as error:
-            self.calls.append(Call(*start, kept, named, inputs, inner, error=error))
+            call.error = error
+            self.calls.append(call)
             raise
-        name, function, *_ = start
         result = args[0] if name == "assign" else output  # x[...] = v gives None
-        if isinstance(result, torch.Tensor):  # nearly always
-            relation = _relation(result, tensors, versions, name, function)
-            result = self.keep(result)
+        if isinstance(result, Tensor):  # nearly always
+            call.relation = _relation(result, tensors, versions, name, function)
+            call.output = self.keep(result)
+            self.calls.append(call)
         elif isinstance(result, _NESTS):
             several = []
-            result = _map(result, self.keep, several, [])
+            call.output = _map(result, self.keep, several, [])
             relations = [_relation(one, tensors, versions, name, function) for one in several]
-            relation = ", ".join(dict.fromkeys(relations))
-        else:
-            relation = ""
-        if relation:  # else it gave no tensor
-            self.calls.append(Call(*start, kept, named, inputs, inner, result, relation))
+            call.relation = ", ".join(dict.fromkeys(relations))
+            if several:  # else it gave no tensor
+                self.calls.append(call)
         return output
 
 
@@ -121,16 +122,18 @@ class Capture(_Recorder, TorchFunctionMode):
     Calls that give no tensor (sizes, numbers, numpy arrays) are not listed, nor is the
     backward pass. Values, gradients and the random state are what they would be without it;
     only torch's fused path of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` in
-    evaluation mode is left for the written-out one, which differs by rounding. What a module
-    was given is kept alive until the operation after it.
+    evaluation mode is left for the written-out one, which differs by rounding. The functions
+    around an operation, and the tensors that their code holds, are kept until the next one.
     """
 
     def __init__(self, module=None, keep=copy):
         super().__init__()
         self.keep, self.calls = keep, []
         self.paths = _module_paths(module)
-        self._around = ()  # the visits outside of this capture
-        self._running = {}  # the frame of each running module: its visits, the outermost first
+        # The frames that stood at the last operation, the outermost first. For each: the frame
+        # that called it, the visits, and the nearest frame of the learner's code or None.
+        self._stack = {}
+        self._around = None, (), None  # the same for what is around this capture
         self._runs = {}  # how often each module ran
         self._start = None  # the frame that holds the `with` block, as a rule
         self._outside = None  # the frame of the module that runs around it
@@ -143,7 +146,7 @@ class Capture(_Recorder, TorchFunctionMode):
 
     def __exit__(self, *error):
         self._start = self._outside = None
-        self._running.clear()
+        self._stack.clear()
         return super().__exit__(*error)
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -151,63 +154,59 @@ class Capture(_Recorder, TorchFunctionMode):
         name = plain_name(function)
         if name is None:
             return function(*args, **kwargs)
-        start = name, function, *self._place(sys._getframe(1))
+        place = self._place(sys._getframe(1))
         if name not in _COMPOSITE:
-            return self._record(start, function, args, kwargs)
+            return self._record(name, function, place, function, args, kwargs)
         inner = []
-        return self._record(start, partial(self._opened, start, inner), args, kwargs, inner)
+        run = partial(self._opened, function, place, inner)
+        return self._record(name, function, place, run, args, kwargs, inner)
 
-    def _opened(self, start, inner, *args, **kwargs):
+    def _opened(self, function, place, inner, *args, **kwargs):
         """Run one of the two operations that torch shows as one call, and list what is inside.
 
         Where one kernel does scaled_dot_product_attention, there is nothing to open.
         """
-        _, function, visits, where = start
         if function is F.multi_head_attention_forward:
             # Its first lines ask whether somebody watches, and if so hand the call over whole.
             # This copy of it is told no, so it runs on and its parts are seen.
             function = _unwatched(function)
-            inside = _Inside(self.keep, inner, visits)
+            inside = _Inside(self.keep, inner, place)
         elif function is F.scaled_dot_product_attention and not _is_fused(args, kwargs):
-            inside = _Kernels(self.keep, inner, visits, where)
+            inside = _Kernels(self.keep, inner, place)
         else:
             return function(*args, **kwargs)
         with inside:
             return function(*args, **kwargs)
 
     def _place(self, frame):
-        """Return the visits and (file, line number) of a frame, by a walk out to the `with`.
+        """Return the visits and (file, line number) of a frame of the Python stack.
 
         The line is the nearest that is neither torch's own nor ours, or torch's nearest. A
-        module that runs has a frame of nn.Module._call_impl; it is kept until the next
-        operation, so that a second run is told from the first.
+        module that runs has a frame of nn.Module.__call__. The walk ends at the first frame
+        that it found at the operation before, and else at the `with`.
         """
-        running, start, outside = self._running, self._start, self._outside
-        line = nearest = known = None
-        entered = []
-        while frame and frame is not outside and not (known and line):
+        stack, start, outside = self._stack, self._start, self._outside
+        operation, fresh = frame, []
+        while frame and frame is not outside:
+            known = stack.get(frame)
+            if known and known[0] is frame.f_back:  # else a generator that runs on elsewhere
+                break
+            fresh.append(frame)
+            frame = None if frame is start else frame.f_back
+        else:
+            frame, known = None, self._around
+        while stack and next(reversed(stack)) is not frame:
+            stack.popitem()  # it has ended
+        _, visits, line = known
+        for frame in reversed(fresh):
             code = frame.f_code
             if code is _MODULE_RUNS:
-                if frame in running:
-                    known = known or frame
-                else:
-                    entered.append(frame)
-            elif line is None:
-                file = code.co_filename
-                if not file.startswith(_TORCH):
-                    if not file.startswith(_HERE):
-                        line = file, frame.f_lineno
-                elif code is _HANDS_OVER:  # called by a torch function that passes itself on
-                    frame = frame.f_back
-                elif nearest is None:
-                    nearest = file, frame.f_lineno
-            frame = None if frame is start else frame.f_back
-        while running and next(reversed(running)) is not known:
-            running.popitem()  # it has ended
-        visits = running[known] if known else self._around
-        for inner in reversed(entered):
-            visits = running[inner] = (*visits, self._visit(inner.f_locals["self"], visits))
-        return visits, line or nearest or ("", 0)
+                visits = (*visits, self._visit(frame.f_locals["self"], visits))
+            elif not code.co_filename.startswith(_NOT_THE_LEARNERS):
+                line = frame
+            stack[frame] = frame.f_back, visits, line
+        line = line or _nearest(operation)
+        return visits, (line.f_code.co_filename, line.f_lineno) if line else ("", 0)
 
     def _visit(self, module, visits):
         run = self._runs[module] = self._runs.get(module, 0) + 1
@@ -226,24 +225,25 @@ class Capture(_Recorder, TorchFunctionMode):
 class _Inside(Capture):
     """A capture inside one call, listed there."""
 
-    def __init__(self, keep, calls, visits):
+    def __init__(self, keep, calls, place):
         super().__init__(keep=keep)
-        self.calls, self._around = calls, visits
+        visits, _ = place
+        self.calls, self._around = calls, (None, visits, None)
 
 
 class _Kernels(_Recorder, TorchDispatchMode):
     """The kernels inside one call, below autograd: torch shows nothing finer there."""
 
-    def __init__(self, keep, calls, visits, where):
+    def __init__(self, keep, calls, place):
         super().__init__()
-        self.keep, self.calls, self.place = keep, calls, (visits, where)
+        self.keep, self.calls, self.place = keep, calls, place
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = function.overloadpacket.__name__
         if name == "detach":
             return function(*args, **kwargs)
-        return self._record((name, function, *self.place), function, args, kwargs)
+        return self._record(name, function, self.place, function, args, kwargs)
 
 
 _COMPOSITE = {"multi_head_attention_forward", "scaled_dot_product_attention"}
@@ -292,26 +292,31 @@ def _map(nest, keep, tensors, kept):
 
     Adds each t to `tensors` and each keep(t) to `kept`.
     """
-    items = []
-    for item in nest.values() if isinstance(nest, dict) else nest:
+    if isinstance(nest, dict):
+        return dict(zip(nest, _map_each(nest.values(), keep, tensors, kept), strict=True))
+    items = _map_each(nest, keep, tensors, kept)
+    return items if isinstance(nest, list) else tuple(items)
+
+
+def _map_each(items, keep, tensors, kept):
+    mapped = []
+    for item in items:
         if type(item) in _LEAVES:  # most arguments: told first, as this runs for each of them
             pass
-        elif isinstance(item, torch.Tensor):
+        elif isinstance(item, Tensor):
             tensors.append(item)
             item = keep(item)
             kept.append(item)
         elif isinstance(item, _NESTS):
             item = _map(item, keep, tensors, kept)
-        items.append(item)
-    if isinstance(nest, dict):
-        return dict(zip(nest, items, strict=True))
-    return items if isinstance(nest, list) else tuple(items)
+        mapped.append(item)
+    return mapped
 
 
 def tensors_in(nest):
     """Return the tensors in a nest of lists, tuples and dicts."""
     found = []
-    _map(nest, id, found, [])
+    _map_each(nest, id, found, [])
     return found
 
 
@@ -326,9 +331,9 @@ def _versions(tensors):
 def _relation(result, inputs, versions, name, function):
     """Compare a result with the inputs, whose versions were read before the call."""
     relation = "new"
-    for tensor, version in zip(inputs, versions, strict=True):
+    for at, tensor in enumerate(inputs):
         if result is tensor:
-            return "in place" if _written(tensor, version, name, function) else "same object"
+            return "in place" if _written(tensor, versions[at], name, function) else "same object"
         if torch._C._is_alias_of(result, tensor):  # the same storage
             relation = "view"
     return relation
@@ -353,7 +358,15 @@ def _is_fused(args, kwargs):
 _HERE = os.path.dirname(__file__) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HANDS_OVER = torch.overrides.handle_torch_function.__code__
-_MODULE_RUNS = nn.Module._call_impl.__code__
+_NOT_THE_LEARNERS = _HERE, _TORCH
+_MODULE_RUNS = nn.Module.__call__.__code__
+
+
+def _nearest(frame):
+    """Return the frame of torch's own code that an operation stands in; None without one."""
+    if frame.f_code is _HANDS_OVER:  # called by a torch function that passes itself on
+        frame = frame.f_back.f_back
+    return frame if frame.f_code.co_filename.startswith(_TORCH) else None
 
 
 def _module_paths(module):

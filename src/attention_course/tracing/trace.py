@@ -183,8 +183,9 @@ class _Known(NamedTuple):
 def _known(paths, inputs):
     owned = {}
     for module, (path, *_) in paths.items():
-        for name, tensor in (module._parameters | module._buffers).items():
-            owned.setdefault(id(tensor), f"{path}.{name}" if path else name)
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                owned.setdefault(id(tensor), f"{path}.{name}" if path else name)
     return _Known(owned, {id(tensor): "input" for tensor in inputs})
 
 
@@ -330,7 +331,7 @@ def _check_target(target, parts):
             "Operations inside a scripted or jit-traced module cannot be seen. Trace the plain "
             "module that it was made from."
         )
-    compiled = hasattr(target, "_torchdynamo_orig_callable")
+    compiled = not parts and hasattr(target, "_torchdynamo_orig_callable")
     if compiled or any("_orig_mod" in part._modules for part in parts):
         raise ValueError(
             "Operations inside a compiled module or function cannot be seen. Trace the plain one "
