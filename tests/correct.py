@@ -902,6 +902,26 @@ class WindowWithPadding(PaddingIsRequired):
         return super().hide(scores).masked_fill(far, -1e9)
 
 
+class TwoMasksRequired(Plain):
+    """forward(x, attn_mask, padding_mask): pairs that are added, padding where True = hidden."""
+
+    def forward(self, x, attn_mask, padding_mask):
+        self.added, self.padding = attn_mask, padding_mask[:, None, None]
+        return super().forward(x)
+
+    def hide(self, scores):
+        return (scores + self.added).masked_fill(self.padding, -1e9)
+
+
+class ThreeMasksRequired(Plain):
+    def forward(self, x, key_padding_mask, src_mask, attn_mask):
+        self.kept = (attn_mask * src_mask * key_padding_mask[:, None, None]) != 0
+        return super().forward(x)
+
+    def hide(self, scores):
+        return scores.masked_fill(~self.kept, -1e9)
+
+
 class PairsOfPadding(Plain):
     """A padding mask of pairs: what comes out for a padded token is nobody's concern."""
 

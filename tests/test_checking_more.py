@@ -16,6 +16,7 @@ from correct import (
     OthersAlone,
     Plain,
     Prefix,
+    TwoMasksRequired,
     ValuesApart,
     WindowBeyondTheEnd,
 )
@@ -209,6 +210,21 @@ class ZeroedValues(Padded):
         if key_padding_mask is not None:
             v = v.masked_fill(key_padding_mask[:, None, :, None], 0)
         return self.o(self.merge(self.soften(self.scores(q, k)) @ v))
+
+
+class SecondMaskIgnored(TwoMasksRequired):
+    def hide(self, scores):
+        return scores + self.added
+
+
+class SecondMaskAtTheQueries(TwoMasksRequired):
+    def hide(self, scores):
+        return (scores + self.added).masked_fill(self.padding.mT, -1e9)
+
+
+class FirstMaskFillsZero(TwoMasksRequired):
+    def hide(self, scores):
+        return scores.masked_fill(self.added != 0, 0).masked_fill(self.padding, -1e9)
 
 
 class MaskTurned(Looking):
@@ -697,6 +713,9 @@ class TwoDetached(Plain):
         (NearFill, "mask-argument", "become -1e-09, too close to the others"),
         (ZeroedWeights, "mask-argument", "sets weights to zero after the softmax"),
         (ZeroedValues, "mask-argument", "sets the values of hidden tokens to zero"),
+        (SecondMaskIgnored, "mask-argument", "takes padding_mask, but no mask changes"),
+        (SecondMaskAtTheQueries, "mask-argument", "With padding_mask only the rows of the padded"),
+        (FirstMaskFillsZero, "mask-argument", "The scores that attn_mask hides become 0"),
         (MaskTurned, "mask-argument", "leave out the transpose"),
         (ContextIgnored, "wrong-pair", "Changing context alone changes nothing"),
         (MemoryIgnored, "wrong-pair", "Changing memory alone changes nothing"),
@@ -1075,6 +1094,13 @@ class ContextIsNotOptional(Plain):
 def test_a_module_that_wants_what_the_check_cannot_give_is_not_blamed(module, name):
     with pytest.raises(ValueError, match=f"wants for {name}: wrap it"):
         check_attention(module)
+
+
+def test_keys_of_another_width_are_asked_for_as_a_context():
+    own = {"embed_dim": 24, "num_heads": 4, "batch_first": True}
+    for widths in ({"kdim": 20, "vdim": 14}, {"vdim": 20}):
+        with pytest.raises(ValueError, match=r"whose forward\(x, context\) calls it"):
+            check_attention(nn.MultiheadAttention(**own, **widths))
 
 
 class OneTokenMore(Plain):

@@ -1,5 +1,6 @@
 """A mask given as an argument: every convention is tried, and each that hides is right."""
 
+import itertools
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from .cores import cores
 from .report import DISTURBED, Finding, listed
 
 _PADDING = "padding"
+MOST_SETTLED = 300  # ways to write the masks that each call needs, to find one that hides
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,10 @@ class MaskTrial:
         words = (self.accepted.words, self.accepted.shape)
         found = conventions(self.subject, hidden)
         return next(c.mask for c in found if (c.words, c.shape) == words)
+
+    def nothing_hidden(self):
+        """The mask that hides nothing, in the convention that was accepted."""
+        return self._like_accepted(torch.zeros_like(self.hidden))
 
     def mixed(self):
         """The sentences that do not get their own mask, where each has another; [] if all do."""
@@ -479,21 +485,30 @@ def hidden_row(subject):
     return None
 
 
-def required_masks(subject):
-    """Masks that hide nothing: of pairs (tokens, tokens), and of padding (batch, tokens)."""
-    sizes = subject.sizes
-    yield from conventions(subject, torch.zeros(sizes.tokens, sizes.tokens, dtype=torch.bool))
-    if sizes.batch > 1:
-        yield from conventions(subject, torch.zeros(sizes.batch, sizes.tokens, dtype=torch.bool))
+def required_masks(subject, briefly=False):
+    """Yield {name: mask}: masks that hide nothing, for all that each call needs.
+
+    Several are written in one way, each in a shape of its own: of pairs, or of padding. briefly:
+    only those that show whether forward runs at all, Boolean ones and numbers.
+    """
+    sizes, written = subject.sizes, {}
+    for rows in (sizes.tokens, sizes.batch) if sizes.batch > 1 else (sizes.tokens,):
+        for convention in conventions(subject, torch.zeros(rows, sizes.tokens, dtype=torch.bool)):
+            written.setdefault(convention.words, []).append(convention.mask)
+    ways = list(written.values())
+    for masks in (ways[0], ways[-1]) if briefly else ways:
+        # the last three shapes are those of padding
+        likely = [masks[::-1] if "pad" in name.lower() else masks for name in subject.way.required]
+        for chosen in itertools.product(*likely):
+            yield dict(zip(subject.way.required, chosen, strict=True))
 
 
 def settle_required(subject):
-    """Where each call needs a mask, find one that hides nothing, in the module's convention."""
+    """Where each call needs masks, find those that hide nothing, in the module's convention."""
     if subject.masks is None:
         return
-    running, all_seen = None, list(required_masks(subject))
-    for convention in all_seen:
-        masks = dict.fromkeys(subject.way.required, convention.mask)
+    running, names = None, subject.way.required
+    for masks in itertools.islice(required_masks(subject), MOST_SETTLED):
         try:
             output = subject.look(subject.x, masks)
         except Exception:
@@ -503,11 +518,9 @@ def settle_required(subject):
         running = running or masks
         subject.masks = masks
         subject.forget()
-        trial = MaskTrial(subject, subject.way.required[0])
-        if trial.accepted:
-            words = (trial.accepted.words, trial.accepted.shape)
-            mask = next(c.mask for c in all_seen if (c.words, c.shape) == words)
-            running = dict.fromkeys(subject.way.required, mask)
+        found = [trial for trial in (MaskTrial(subject, name) for name in names) if trial.accepted]
+        if found:
+            running = masks | {trial.name: trial.nothing_hidden() for trial in found}
             break
     subject.masks = running
     subject.forget()

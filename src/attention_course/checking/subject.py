@@ -1,6 +1,7 @@
 """The module under test: its runs, and what they show, each found out once."""
 
 import contextlib
+import itertools
 from dataclasses import replace
 from functools import cached_property
 
@@ -16,6 +17,7 @@ from .guard import copy_module, read_settings, write_settings
 from .report import Finding, listed
 
 TOLERANCE = 1e-5  # of the largest number in the output
+MOST_MASKS = 80  # ways to write the masks that each call needs, to find one that runs
 
 
 class NoDropout(TorchFunctionMode):
@@ -101,13 +103,12 @@ class Subject:
         return True
 
     def _works_with_a_mask(self, dtype):
-        from .masks import required_masks  # the masks need a subject, the subject one mask
+        from .masks import required_masks  # the masks need a subject, the subject its masks
 
-        for convention in required_masks(self):
-            masks = dict.fromkeys(self.way.required, convention.mask)
-            module = calling.prepare(self.original, dtype)
+        prepared = calling.prepare(self.original, dtype)
+        for masks in itertools.islice(required_masks(self, briefly=True), MOST_MASKS):
             try:
-                output = self._call(module, self.draw(0, dtype), masks)
+                output = self._call(copy_module(prepared, True), self.draw(0, dtype), masks)
             except Exception:
                 continue
             if output.dim() == 3 and output.shape[:2] == (self.sizes.batch, self.sizes.tokens):
@@ -162,6 +163,13 @@ class Subject:
                 f"{name} gives {self.sizes.tokens + 1} tokens for {self.sizes.tokens}: it seems to "
                 f"add a token of its own. Check the attention module inside."
             )
+        theirs = self.original if isinstance(self.original, nn.MultiheadAttention) else None
+        if theirs and {theirs.kdim, theirs.vdim} != {theirs.embed_dim}:
+            raise CannotCheck(
+                f"{name} takes keys of width {theirs.kdim} and values of width {theirs.vdim}, "
+                f"beside queries of width {theirs.embed_dim}. Wrap it in a module whose "
+                f"forward(x, context) calls it."
+            )
         advice = "Check the attention module inside, or wrap it in a module that takes x."
         if "expected 4, got 3" in text or "4D (batched)" in text:
             raise CannotCheck(
@@ -201,7 +209,7 @@ class Subject:
         if module is None:
             module = self.unused() if self.fresh else self.module
         _seed(seed)
-        return self._call(module, x.clone(), masks if masks is not None else self.masks)
+        return self._call(module, x.clone(), (self.masks or {}) | (masks or {}))
 
     def unused(self):
         """A copy that has not been called: it keeps nothing from an earlier call."""
@@ -262,7 +270,7 @@ class Subject:
                 Capture(module, keep=Kept) as seen,
                 contextlib.suppress(Exception),
             ):
-                self._called(module, given, masks if masks is not None else self.masks)
+                self._called(module, given, (self.masks or {}) | (masks or {}))
         finally:
             module.eval()
         return Flow(seen.calls, given, self.sizes, module)
