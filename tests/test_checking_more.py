@@ -1096,6 +1096,16 @@ def test_a_module_that_wants_what_the_check_cannot_give_is_not_blamed(module, na
         check_attention(module)
 
 
+def test_a_mask_inside_an_encoder_is_not_judged_by_what_the_decoder_sees():
+    report = check_attention(nn.Transformer(24, 4, 1, 1, 40, batch_first=True))
+    assert not report.findings, report
+    [sentence] = report.cannot_tell
+    assert sentence.startswith("src_mask was not judged, because it hides pairs in an encoder")
+    understood = [note.message.partition(",")[0] for note in report.notes]
+    names = "tgt_mask", "src_key_padding_mask", "tgt_key_padding_mask"
+    assert understood == [f"{name} is understood as Boolean" for name in names]
+
+
 def test_keys_of_another_width_are_asked_for_as_a_context():
     own = {"embed_dim": 24, "num_heads": 4, "batch_first": True}
     for widths in ({"kdim": 20, "vdim": 14}, {"vdim": 20}):

@@ -437,9 +437,16 @@ def ways(module):
     counts = (1, 3, 2) if starred else ()
     others = [replace(way, inputs=n, keywords=()) for n in counts if n != way.inputs]
     layouts = ["batch", "one sentence"]
-    if getattr(module, "batch_first", None) is False:
+    if getattr(module, "batch_first", None) is False or _tokens_first_inside(module):
         layouts.insert(0, "tokens first")
     return [replace(w, layout=layout) for w in (way, *others) for layout in layouts]
+
+
+def _tokens_first_inside(module):
+    """Whether this is one of torch's own blocks, and takes (tokens, batch, d_model)."""
+    inside = [part for part in module.modules() if isinstance(part, nn.MultiheadAttention)]
+    own = type(module).__module__.startswith("torch.nn.")
+    return own and any(not part.batch_first for part in inside)
 
 
 # --- a copy that is ready to be run ---------------------------------------------------------

@@ -69,6 +69,16 @@ def inputs_read(s):
     return list(zip(*((with_x, with_context) if at else (with_context, with_x)), strict=True))
 
 
+def context_attends(s):
+    """Whether the context goes through an attention of its own, as in an encoder."""
+    at = context_number(s.way.names)
+    with_context, with_x = _read(s, at) or [], _read(s, 1 - at) or []
+    return any(
+        moved == set("qkv") and not other
+        for moved, other in zip(with_context, with_x, strict=False)
+    )
+
+
 def _read(s, number):
     """For each core: which of queries, keys and values move with one of several inputs."""
     with s.other(number, s.draw(2)):

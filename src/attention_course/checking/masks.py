@@ -9,6 +9,7 @@ import torch
 
 from .calling import ENCODER, context_number
 from .cores import cores
+from .inputs import context_attends
 from .report import DISTURBED, Finding, listed
 
 _PADDING = "padding"
@@ -337,6 +338,15 @@ def _given_to_another(trial):
     )
 
 
+def _in_an_encoder(trial):
+    """Whether it may mask pairs of a context that goes through an attention of its own."""
+    s, names = trial.subject, trial.subject.way.names
+    if not s.several or len(names) != 2 or context_number(names) is None:
+        return False
+    side = _SIDE.search(trial.name.lower())
+    return bool(side and not side[1]) and context_attends(s)
+
+
 _SIDE = re.compile(r"(tgt|trg|target)|src|source")
 
 
@@ -360,6 +370,12 @@ def _mixed(trial):
 def _failing(trial):
     of_context = re.search(ENCODER + "|mem", trial.name.lower())
     if (trial.acted or of_context) and trial.subject.absent(trial.name):
+        return None
+    if trial.acted and _in_an_encoder(trial):
+        trial.subject.tell(
+            f"{trial.name} was not judged, because it hides pairs in an encoder, and the output "
+            f"shows only what the decoder sees of it"
+        )
         return None
     if not trial.acted:
         return Finding(
