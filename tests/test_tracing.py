@@ -560,6 +560,84 @@ def test_a_capture_that_another_object_enters_sees_no_module_around_it():
     assert ([visit.path for visit in call.visits], call.line) == (["act"], "self.act(x)")
 
 
+class Next(nn.Module):
+    """Takes one more value from a generator."""
+
+    def forward(self, values):
+        return next(values)
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_a_generator_runs_in_the_module_that_asks_it(between):
+    def inner(x):
+        yield x + 1
+        yield x + 2
+        yield x + 3
+
+    def outer(x):
+        yield from inner(x)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = Next(), Next()
+
+        def forward(self, x):
+            values = outer(x)
+            self.first(values)
+            if between:
+                x.abs()
+            self.second(values)
+            next(values)
+
+    rows = trace_shapes(Net(), torch.ones(2)).rows
+    modules = ["first", *[""] * between, "second", ""]
+    assert [row.module for row in rows] == modules
+
+
+class Counted:
+    alive = 0
+
+    def __init__(self):
+        Counted.alive += 1
+
+    def __del__(self):
+        Counted.alive -= 1
+        torch.ones(2).abs()
+
+
+def test_what_a_function_held_is_gone_when_it_has_ended():
+    def helper(x):
+        counted = Counted()
+        return x + counted.alive
+
+    class Net(nn.Module):
+        def forward(self, x):
+            return helper(x) * 2 + Counted.alive
+
+    trace = trace_shapes(Net(), torch.ones(2))
+    assert [row.operation for row in trace.rows] == ["add", "ones", "abs", "mul", "add"]
+    assert torch.equal(trace.output, torch.full((2,), 4.0))
+
+
+def test_a_caught_error_holds_nothing_once_its_record_is_gone():
+    def failing():
+        held = Counted()
+        return torch.ones(2) + torch.ones(5 + held.alive)
+
+    gc.disable()  # which would find a circle
+    try:
+        with Capture() as seen:
+            with contextlib.suppress(RuntimeError):
+                failing()
+            assert seen.calls[-1].error is not None
+            assert Counted.alive == 1
+            seen.calls.clear()
+        assert Counted.alive == 0
+    finally:
+        gc.enable()
+
+
 def test_a_mode_of_the_reader_does_not_hide_a_line():
     with Capture() as seen, torch.overrides.BaseTorchFunctionMode():
         torch.ones(3)

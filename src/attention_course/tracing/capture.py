@@ -90,6 +90,7 @@ class _Recorder:
         except Exception as error:
             call.error = error
             self.calls.append(call)
+            del call  # which the error's traceback would hold
             raise
         result = args[0] if name == "assign" else output  # x[...] = v gives None
         if isinstance(result, Tensor):  # nearly always
@@ -122,18 +123,16 @@ class Capture(_Recorder, TorchFunctionMode):
     Calls that give no tensor (sizes, numbers, numpy arrays) are not listed, nor is the
     backward pass. Values, gradients and the random state are what they would be without it;
     only torch's fused path of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` in
-    evaluation mode is left for the written-out one, which differs by rounding. The functions
-    around an operation, and the tensors that their code holds, are kept until the next one.
+    evaluation mode is left for the written-out one, which differs by rounding. What a module
+    was given is kept alive until the operation after it.
     """
 
     def __init__(self, module=None, keep=copy):
         super().__init__()
         self.keep, self.calls = keep, []
         self.paths = _module_paths(module)
-        # The frames that stood at the last operation, the outermost first. For each: the frame
-        # that called it, the visits, and the nearest frame of the learner's code or None.
-        self._stack = {}
-        self._around = None, (), None  # the same for what is around this capture
+        self._around = ()  # the visits outside of this capture
+        self._running = {}  # the frame of each running module: its visits, the outermost first
         self._runs = {}  # how often each module ran
         self._start = None  # the frame that holds the `with` block, as a rule
         self._outside = None  # the frame of the module that runs around it
@@ -145,8 +144,8 @@ class Capture(_Recorder, TorchFunctionMode):
         return super().__enter__()
 
     def __exit__(self, *error):
+        self._running.clear()  # first, as what is let go of may run operations
         self._start = self._outside = None
-        self._stack.clear()
         return super().__exit__(*error)
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -179,34 +178,38 @@ class Capture(_Recorder, TorchFunctionMode):
             return function(*args, **kwargs)
 
     def _place(self, frame):
-        """Return the visits and (file, line number) of a frame of the Python stack.
+        """Return the visits and (file, line number) of a frame, by a walk out to the `with`.
 
         The line is the nearest that is neither torch's own nor ours, or torch's nearest. A
-        module that runs has a frame of nn.Module.__call__. The walk ends at the first frame
-        that it found at the operation before, and else at the `with`.
+        module that runs has a frame of nn.Module._call_impl; it is kept until the next
+        operation, so that a second run is told from the first.
         """
-        stack, start, outside = self._stack, self._start, self._outside
-        operation, fresh = frame, []
-        while frame and frame is not outside:
-            known = stack.get(frame)
-            if known and known[0] is frame.f_back:  # else a generator that runs on elsewhere
-                break
-            fresh.append(frame)
-            frame = None if frame is start else frame.f_back
-        else:
-            frame, known = None, self._around
-        while stack and next(reversed(stack)) is not frame:
-            stack.popitem()  # it has ended
-        _, visits, line = known
-        for frame in reversed(fresh):
+        running, start, outside = self._running, self._start, self._outside
+        line = nearest = known = None
+        entered = []
+        while frame and frame is not outside and not (known and line):
             code = frame.f_code
             if code is _MODULE_RUNS:
-                visits = (*visits, self._visit(frame.f_locals["self"], visits))
-            elif not code.co_filename.startswith(_NOT_THE_LEARNERS):
-                line = frame
-            stack[frame] = frame.f_back, visits, line
-        line = line or _nearest(operation)
-        return visits, (line.f_code.co_filename, line.f_lineno) if line else ("", 0)
+                if frame in running:
+                    known = known or frame
+                else:
+                    entered.append(frame)
+            elif line is None:
+                file = code.co_filename
+                if not file.startswith(_TORCH):
+                    if not file.startswith(_HERE):
+                        line = file, frame.f_lineno
+                elif code is _HANDS_OVER:  # called by a torch function that passes itself on
+                    frame = frame.f_back
+                elif nearest is None:
+                    nearest = file, frame.f_lineno
+            frame = None if frame is start else frame.f_back
+        while running and next(reversed(running)) is not known:
+            running.popitem()  # it has ended
+        visits = running[known] if known else self._around
+        for inner in reversed(entered):
+            visits = running[inner] = (*visits, self._visit(inner.f_locals["self"], visits))
+        return visits, line or nearest or ("", 0)
 
     def _visit(self, module, visits):
         run = self._runs[module] = self._runs.get(module, 0) + 1
@@ -228,7 +231,7 @@ class _Inside(Capture):
     def __init__(self, keep, calls, place):
         super().__init__(keep=keep)
         visits, _ = place
-        self.calls, self._around = calls, (None, visits, None)
+        self.calls, self._around = calls, visits
 
 
 class _Kernels(_Recorder, TorchDispatchMode):
@@ -316,7 +319,7 @@ def _map_each(items, keep, tensors, kept):
 def tensors_in(nest):
     """Return the tensors in a nest of lists, tuples and dicts."""
     found = []
-    _map_each(nest, id, found, [])
+    _map(nest, id, found, [])
     return found
 
 
@@ -330,13 +333,18 @@ def _versions(tensors):
 
 def _relation(result, inputs, versions, name, function):
     """Compare a result with the inputs, whose versions were read before the call."""
-    relation = "new"
     for at, tensor in enumerate(inputs):
         if result is tensor:
             return "in place" if _written(tensor, versions[at], name, function) else "same object"
-        if torch._C._is_alias_of(result, tensor):  # the same storage
-            relation = "view"
-    return relation
+    return "view" if _shares_storage(result, inputs) else "new"
+
+
+def _shares_storage(result, inputs):
+    try:
+        address = torch._C._storage_address
+        return address(result) in map(address, inputs)
+    except NotImplementedError:  # a sparse tensor has several, one inside torch.vmap none
+        return any(torch._C._is_alias_of(result, tensor) for tensor in inputs)
 
 
 def _written(tensor, version, name, function):
@@ -358,15 +366,7 @@ def _is_fused(args, kwargs):
 _HERE = os.path.dirname(__file__) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HANDS_OVER = torch.overrides.handle_torch_function.__code__
-_NOT_THE_LEARNERS = _HERE, _TORCH
-_MODULE_RUNS = nn.Module.__call__.__code__
-
-
-def _nearest(frame):
-    """Return the frame of torch's own code that an operation stands in; None without one."""
-    if frame.f_code is _HANDS_OVER:  # called by a torch function that passes itself on
-        frame = frame.f_back.f_back
-    return frame if frame.f_code.co_filename.startswith(_TORCH) else None
+_MODULE_RUNS = nn.Module._call_impl.__code__
 
 
 def _module_paths(module):
