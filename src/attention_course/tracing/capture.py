@@ -198,18 +198,19 @@ class Capture(_Recorder, TorchFunctionMode):
                 file = code.co_filename
                 if not file.startswith(_TORCH):
                     if not file.startswith(_HERE):
-                        line = file, frame.f_lineno
+                        line = frame
                 elif code is _HANDS_OVER:  # called by a torch function that passes itself on
                     frame = frame.f_back
                 elif nearest is None:
-                    nearest = file, frame.f_lineno
+                    nearest = frame
             frame = None if frame is start else frame.f_back
         while running and next(reversed(running)) is not known:
             running.popitem()  # it has ended
         visits = running[known] if known else self._around
         for inner in reversed(entered):
             visits = running[inner] = (*visits, self._visit(inner.f_locals["self"], visits))
-        return visits, line or nearest or ("", 0)
+        line = line or nearest
+        return visits, (line.f_code.co_filename, line.f_lineno) if line else ("", 0)
 
     def _visit(self, module, visits):
         run = self._runs[module] = self._runs.get(module, 0) + 1

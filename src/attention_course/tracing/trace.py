@@ -183,9 +183,10 @@ class _Known(NamedTuple):
 def _known(paths, inputs):
     owned = {}
     for module, (path, *_) in paths.items():
+        around = f"{path}." if path else ""
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
-                owned.setdefault(id(tensor), f"{path}.{name}" if path else name)
+                owned.setdefault(id(tensor), around + name)
     return _Known(owned, {id(tensor): "input" for tensor in inputs})
 
 
@@ -326,7 +327,7 @@ def _check_target(target, parts):
             f"{type(target).__name__}. With a module: trace_shapes(module, x)."
         )
     scripted = torch.jit.ScriptModule, torch.jit.ScriptFunction
-    if any(isinstance(part, scripted) for part in (target, *parts)):
+    if any(isinstance(part, scripted) for part in parts or [target]):
         raise ValueError(
             "Operations inside a scripted or jit-traced module cannot be seen. Trace the plain "
             "module that it was made from."
