@@ -922,6 +922,33 @@ class ThreeMasksRequired(Plain):
         return scores.masked_fill(~self.kept, -1e9)
 
 
+class MasksOfTwoKinds(Plain):
+    """Both required: in one True = hidden, in the other True = keep."""
+
+    def forward(self, x, causal_mask, pad_mask):
+        self.hidden = causal_mask | ~pad_mask[:, None, None]
+        return super().forward(x)
+
+    def hide(self, scores):
+        return scores.masked_fill(self.hidden, -torch.inf)
+
+
+class PaddedRowsAreZero(PaddingIsRequired):
+    def forward(self, x, mask):
+        return super().forward(x, mask) * mask.unsqueeze(-1)
+
+
+class PairsOfThreeInputs(Plain):
+    """forward(q, k, v, mask), all required: 1 = keep, 0 = hidden."""
+
+    def forward(self, q, k, v, mask):
+        q, k, v = self.split(self.q(q)), self.split(self.k(k)), self.split(self.v(v))
+        return self.o(self.merge(self.soften(self.mask(self.scores(q, k), mask)) @ v))
+
+    def mask(self, scores, mask):
+        return scores + (1.0 - mask) * -1e9
+
+
 class PairsOfPadding(Plain):
     """A padding mask of pairs: what comes out for a padded token is nobody's concern."""
 
@@ -1067,6 +1094,9 @@ CORRECT = {
     "torch tokens first": lambda d, h: nn.MultiheadAttention(d, h, 0.1),
     "torch encoder tokens first": lambda d, h: nn.TransformerEncoderLayer(d, h, 40),
     "torch decoder tokens first": lambda d, h: nn.TransformerDecoderLayer(d, h, 40),
+    "torch deep": lambda d, h: nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(d, h, 2 * d, batch_first=True), 6
+    ),
     "torch whole": lambda d, h: nn.Transformer(d, h, 1, 1, 40, batch_first=True),
     "gpt2 eager": gpt2("eager"),
     "gpt2 fused": gpt2("sdpa"),

@@ -14,6 +14,7 @@ from correct import (
     NoDecoder,
     OneLayerForBoth,
     OthersAlone,
+    PairsOfThreeInputs,
     Plain,
     Prefix,
     TwoMasksRequired,
@@ -225,6 +226,84 @@ class SecondMaskAtTheQueries(TwoMasksRequired):
 class FirstMaskFillsZero(TwoMasksRequired):
     def hide(self, scores):
         return scores.masked_fill(self.added != 0, 0).masked_fill(self.padding, -1e9)
+
+
+class KeepsInTwoMasks(TwoMasksRequired):
+    """Both 1 = keep."""
+
+    def hide(self, scores):
+        return scores.masked_fill(self.added == 0, -1e9)
+
+    def forward(self, x, attn_mask, padding_mask):
+        self.kept = padding_mask[:, None, None]
+        return super().forward(x, attn_mask, padding_mask)
+
+
+class SecondFillsNearZero(KeepsInTwoMasks):
+    def hide(self, scores):
+        return super().hide(scores).masked_fill(self.kept == 0, 1e-9)
+
+
+class SecondAfterTheSoftmax(KeepsInTwoMasks):
+    def soften(self, scores):
+        return super().soften(scores) * self.kept
+
+
+class MaskRequired(Plain):
+    """forward(x, mask): what 0 = hidden does is left to a variant."""
+
+    def forward(self, x, mask):
+        self.hidden = mask == 0
+        return super().forward(x)
+
+    def hide(self, scores):
+        return scores.masked_fill(self.hidden, -1e9)
+
+
+class RequiredAfterTheSoftmax(MaskRequired):
+    def hide(self, scores):
+        return scores
+
+    def soften(self, scores):
+        return super().soften(scores).masked_fill(self.hidden, 0)
+
+
+class RequiredAndWrongAxis(MaskRequired):
+    def soften(self, scores):
+        return scores.softmax(-2)
+
+
+class NumbersRequiredAndScale(Plain):
+    def forward(self, x, mask):
+        self.added = (1.0 - mask) * -1e9
+        return super().forward(x)
+
+    def hide(self, scores):
+        return 3 * scores + self.added
+
+
+class ThreeInputsFillNearZero(PairsOfThreeInputs):
+    def mask(self, scores, mask):
+        return scores.masked_fill(mask == 0, 1e-9)
+
+
+class ThreeInputsMaskTurned(PairsOfThreeInputs):
+    def mask(self, scores, mask):
+        return scores.masked_fill(mask.mT == 0, -1e9)
+
+
+class TargetMaskForgotten(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.inner = nn.Transformer(d_model, num_heads, 1, 1, 40, batch_first=True)
+
+    def forward(self, src, tgt, src_mask=None, tgt_mask=None):
+        return self.inner(src, tgt, src_mask)
+
+
+class LookAheadIgnored(Plain):
+    def forward(self, x, look_ahead_mask=None):
+        return super().forward(x)
 
 
 class MaskTurned(Looking):
@@ -716,6 +795,15 @@ class TwoDetached(Plain):
         (SecondMaskIgnored, "mask-argument", "takes padding_mask, but no mask changes"),
         (SecondMaskAtTheQueries, "mask-argument", "With padding_mask only the rows of the padded"),
         (FirstMaskFillsZero, "mask-argument", "The scores that attn_mask hides become 0"),
+        (SecondFillsNearZero, "mask-argument", "The scores that padding_mask hides become 1e-09"),
+        (SecondAfterTheSoftmax, "mask-argument", "padding_mask sets weights to zero after"),
+        (RequiredAfterTheSoftmax, "mask-argument", "mask sets weights to zero after the softmax"),
+        (RequiredAndWrongAxis, "softmax-axis", "Columns sum to one"),
+        (NumbersRequiredAndScale, "scale", "3 times as large"),
+        (ThreeInputsFillNearZero, "mask-argument", "become 1e-09"),
+        (ThreeInputsMaskTurned, "mask-argument", "leave out the transpose"),
+        (TargetMaskForgotten, "mask-argument", "takes tgt_mask, but no mask changes the output"),
+        (LookAheadIgnored, "mask-argument", "takes look_ahead_mask, but no mask changes"),
         (MaskTurned, "mask-argument", "leave out the transpose"),
         (ContextIgnored, "wrong-pair", "Changing context alone changes nothing"),
         (MemoryIgnored, "wrong-pair", "Changing memory alone changes nothing"),
@@ -1099,11 +1187,41 @@ def test_a_module_that_wants_what_the_check_cannot_give_is_not_blamed(module, na
 def test_a_mask_inside_an_encoder_is_not_judged_by_what_the_decoder_sees():
     report = check_attention(nn.Transformer(24, 4, 1, 1, 40, batch_first=True))
     assert not report.findings, report
-    [sentence] = report.cannot_tell
+    [memory, sentence] = report.cannot_tell
+    assert memory.startswith("memory_mask and memory_key_padding_mask not judged")
     assert sentence.startswith("src_mask was not judged, because it hides pairs in an encoder")
     understood = [note.message.partition(",")[0] for note in report.notes]
     names = "tgt_mask", "src_key_padding_mask", "tgt_key_padding_mask"
     assert understood == [f"{name} is understood as Boolean" for name in names]
+
+
+def test_a_mask_of_numbers_is_told_by_them():
+    [note] = check_attention(PairsOfThreeInputs).notes
+    assert note.message == "mask is understood as 1 = keep, 0 = hidden, shape (tokens, tokens)."
+
+
+class MaskOfTheMemoryIgnored(Looking):
+    def forward(self, x, memory, memory_mask):
+        return super().forward(x, memory)
+
+
+def test_a_mask_that_is_not_judged_is_told():
+    report = check_attention(MaskOfTheMemoryIgnored)
+    assert not report.findings
+    [sentence] = report.cannot_tell
+    assert sentence.startswith("memory_mask not judged")
+
+
+class FourAxesOfTheMask(MaskRequired):
+    def forward(self, x, mask):
+        if mask.dim() != 4 or mask.shape[:2] != (1, 1):
+            raise ValueError
+        return super().forward(x, mask)
+
+
+def test_a_mask_of_an_unknown_shape_is_asked_for():
+    with pytest.raises(ValueError, match="needs mask, and no mask of a shape that the check"):
+        check_attention(FourAxesOfTheMask)
 
 
 def test_keys_of_another_width_are_asked_for_as_a_context():

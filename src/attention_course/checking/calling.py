@@ -28,7 +28,8 @@ _HEAD_WIDTHS = "head_dim head_size d_head dim_head d_k d_v key_dim d_q dk dv".sp
 _DROPOUTS = "dropout attn_dropout dropout_rate drop p dropout_p attention_dropout attn_drop".split()
 
 _MASK = re.compile(r"mask|^padding$|^hidden$")
-_OTHER_MASK = re.compile(r"head_mask|encoder|memory|cross|use_|is_|return|_type")
+_OTHER_MASK = re.compile(r"(?<![a-z])head_mask|encoder|memory|cross|use_|is_|return|_type")
+_CONTEXT_MASK = re.compile(r"encoder|memory|cross")
 _KEYS = re.compile(r"^(k|v|key|keys|value|values|kv|key_value|x_k|x_v|k_in|v_in)$")
 _QUERIES = re.compile(r"^(q|query|queries|x_q|q_in)$")
 _ROLE = re.compile(r"(?:x_)?(q|k|v)(?:uery|ueries|eys?|alues?)?(?:_in)?")
@@ -280,7 +281,8 @@ class Way:
 
     inputs: how many times x is given; keywords: names that get x as well; zeros, places: names
     that get 0, or 0, 1, 2, …; turns: rotary tables, which get a turn by nothing; masks: names
-    that can take a mask; required: those that must.
+    that can take a mask; required: those that must; passed_over: those of a context's masks that
+    the check gives no mask of its own.
     layout: "batch" (batch, tokens, d_model), "tokens first", or "one sentence" (tokens, d_model).
     """
 
@@ -290,6 +292,7 @@ class Way:
     places: tuple = ()
     masks: tuple = ()
     required: tuple = ()
+    passed_over: tuple = ()
     turns: tuple = ()
     layout: str = "batch"
     names: tuple = ()  # the arguments that get x, in order, where they have names
@@ -408,6 +411,8 @@ def ways(module):
             positional = False
             if not _OTHER_MASK.search(name.lower()) and not isinstance(p.default, bool | int):
                 way = replace(way, masks=(*way.masks, name))
+            elif _CONTEXT_MASK.search(name.lower()) and (needed or p.default is None):
+                way = replace(way, passed_over=(*way.passed_over, name))
             if needed:
                 way = replace(way, required=(*way.required, name))
         elif needed and _ZEROS.search(name):

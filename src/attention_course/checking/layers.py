@@ -94,7 +94,7 @@ def detached(s):
                 cut.append(name)
             continue
         for rows, label in _dead_rows(name, weight, gradient):
-            if s.moves(weight, rows):
+            if s.moves_a_little(weight, rows):
                 cut.append(label)
     if not cut:
         return None

@@ -13,7 +13,7 @@ from .inputs import context_attends
 from .report import DISTURBED, Finding, listed
 
 _PADDING = "padding"
-MOST_SETTLED = 300  # ways to write the masks that each call needs, to find one that hides
+MOST_SETTLED = 60  # ways to write the masks that each call needs
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ def _kinds(hidden, dtype):
     far = torch.zeros(hidden.shape, dtype=dtype).masked_fill(hidden, -torch.inf)
     yield "Boolean, True = hidden", hidden
     yield "Boolean, True = keep", ~hidden
-    yield "0 and -inf, added to the scores", far
     yield "1 = keep, 0 = hidden", (~hidden).long()
     yield "0 = keep, 1 = hidden", hidden.long()
     yield "1.0 = keep, 0.0 = hidden", (~hidden).to(dtype)
     yield "0.0 = keep, 1.0 = hidden", hidden.to(dtype)
+    yield "0 and -inf, added to the scores", far
 
 
 class MaskTrial:
@@ -209,10 +209,6 @@ class MaskTrial:
         found = conventions(self.subject, hidden)
         return next(c.mask for c in found if (c.words, c.shape) == words)
 
-    def nothing_hidden(self):
-        """The mask that hides nothing, in the convention that was accepted."""
-        return self._like_accepted(torch.zeros_like(self.hidden))
-
     def mixed(self):
         """The sentences that do not get their own mask, where each has another; [] if all do."""
         s = self.subject
@@ -273,6 +269,8 @@ def mask_argument(subject):
     """A given mask is ignored, hides nothing, or costs the module its causal order."""
     if subject.sizes.tokens < 3:
         return None
+    if names := subject.way.passed_over:
+        subject.tell(f"{listed(names)} not judged, as the check gives no mask for a context alone")
     failing = []
     for trial in trials(subject):
         if trial.accepted is not None:
@@ -286,10 +284,11 @@ def mask_argument(subject):
             )
         else:
             failing.append(trial)
-    if failing and failing[0].acted and {"split-by-view", "merge-by-view"} & set(subject.found):
-        subject.tell("the mask argument was not judged, because the layout mixes tokens")
+    spoilt = {"split-by-view", "merge-by-view", "softmax-axis"} & set(subject.found)
+    if failing and failing[0].acted and spoilt:
+        subject.tell(f"the mask argument was not judged, because of {listed(spoilt)}")
         return None
-    return _failing(failing[0]) if failing else None
+    return next(filter(None, map(_failing, failing)), None)
 
 
 def _accepted(subject, trial):
@@ -501,42 +500,69 @@ def hidden_row(subject):
     return None
 
 
-def required_masks(subject, briefly=False):
-    """Yield {name: mask}: masks that hide nothing, for all that each call needs.
+def masks_to_run(subject):
+    """Yield {name: mask} in all shapes, to find one with which forward runs at all.
 
-    Several are written in one way, each in a shape of its own: of pairs, or of padding. briefly:
-    only those that show whether forward runs at all, Boolean ones and numbers.
+    Boolean masks are taken by nearly all, and numbers by the rest. They need not hide nothing.
     """
-    sizes, written = subject.sizes, {}
-    for rows in (sizes.tokens, sizes.batch) if sizes.batch > 1 else (sizes.tokens,):
-        for convention in conventions(subject, torch.zeros(rows, sizes.tokens, dtype=torch.bool)):
-            written.setdefault(convention.words, []).append(convention.mask)
-    ways = list(written.values())
-    for masks in (ways[0], ways[-1]) if briefly else ways:
-        # the last three shapes are those of padding
-        likely = [masks[::-1] if "pad" in name.lower() else masks for name in subject.way.required]
+    sizes, names = subject.sizes, subject.way.required
+    shapes = [shape for _, shape in _shapes(_nothing(sizes.tokens, sizes), sizes.batch, False)]
+    if sizes.batch > 1:
+        padding = [shape for _, shape in _shapes(_nothing(sizes.batch, sizes), sizes.batch, True)]
+    else:
+        padding = []
+    likely = [padding + shapes if "pad" in name.lower() else shapes + padding for name in names]
+    for dtype in (torch.bool, torch.float32):
         for chosen in itertools.product(*likely):
-            yield dict(zip(subject.way.required, chosen, strict=True))
+            masks = [mask.to(subject.device, dtype) for mask in chosen]
+            yield dict(zip(names, masks, strict=True))
+
+
+def _nothing(rows, sizes):
+    return torch.zeros(rows, sizes.tokens, dtype=torch.bool)
 
 
 def settle_required(subject):
-    """Where each call needs masks, find those that hide nothing, in the module's convention."""
+    """Where each call needs masks, give those that hide nothing: under them most is seen."""
     if subject.masks is None:
         return
-    running, names = None, subject.way.required
-    for masks in itertools.islice(required_masks(subject), MOST_SETTLED):
-        try:
-            output = subject.look(subject.x, masks)
-        except Exception:
-            continue
-        if output.dim() != 3 or output.isnan().any():
-            continue
-        running = running or masks
-        subject.masks = masks
-        subject.forget()
-        found = [trial for trial in (MaskTrial(subject, name) for name in names) if trial.accepted]
-        if found:
-            running = masks | {trial.name: trial.nothing_hidden() for trial in found}
+    most, best = (False, 0), subject.masks
+    half = subject.sizes.tokens * (subject.sizes.tokens + 1) // 2
+    for masks in itertools.islice(_constant_masks(subject), MOST_SETTLED):
+        seen = _seen(subject, masks)
+        if seen is not None and seen > most:
+            most, best = seen, masks
+        if most >= (True, half):
             break
-    subject.masks = running
+    subject.masks = best
     subject.forget()
+
+
+def _constant_masks(subject):
+    """Yield {name: mask} with the masks that say, in one convention or another: hide nothing."""
+    nothing = torch.zeros((), dtype=torch.bool)
+    values = [mask for _, mask in _kinds(nothing, subject.dtype)]
+    values = list({(mask.dtype, mask.item()): mask for mask in values}.values())
+    chosen = itertools.product(range(len(values)), repeat=len(subject.masks))
+    for numbers in sorted(chosen, key=lambda numbers: len(set(numbers))):  # one for all first
+        yield {
+            name: values[number].expand(mask.shape).clone().to(mask.device)
+            for (name, mask), number in zip(subject.masks.items(), numbers, strict=True)
+        }
+
+
+def _seen(subject, masks):
+    """(whether the weights of no core are all even, how many pairs are seen), or None.
+
+    A mask that hides every pair with a large number makes all weights the same.
+    """
+    try:
+        base = subject.look(subject.x, masks)
+        if base.dim() != 3 or base.isnan().any():
+            return None
+        moves = subject.rows_moved(base, masks=masks, seeds=(2,)).amax(dim=0) > 0
+        weights = [core.weights for core in cores(subject.capture(subject.x, masks=masks))]
+    except Exception:
+        return None
+    even = [(each - each.mean(dim=-1, keepdim=True)).abs().max() < 1e-6 for each in weights]
+    return not any(even), int(moves.sum())

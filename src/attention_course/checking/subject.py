@@ -103,10 +103,10 @@ class Subject:
         return True
 
     def _works_with_a_mask(self, dtype):
-        from .masks import required_masks  # the masks need a subject, the subject its masks
+        from .masks import masks_to_run  # the masks need a subject, the subject its masks
 
         prepared = calling.prepare(self.original, dtype)
-        for masks in itertools.islice(required_masks(self, briefly=True), MOST_MASKS):
+        for masks in itertools.islice(masks_to_run(self), MOST_MASKS):
             try:
                 output = self._call(copy_module(prepared, True), self.draw(0, dtype), masks)
             except Exception:
@@ -143,6 +143,12 @@ class Subject:
                 for width in candidates[:3]:
                     other = replace(sizes, batch=batch, tokens=tokens, d_model=width)
                     if self._works(way, other, torch.float32):
+                        if way.required and "NoneType" in str(error):
+                            raise CannotCheck(
+                                f"{type(self.original).__name__}.forward needs "
+                                f"{listed(way.required)}, and no mask of a shape that the check "
+                                f"knows fits. Wrap it in a module whose forward(x) gives it."
+                            )
                         what = "tokens" if tokens != sizes.tokens else "batch"
                         self.failed[what] = (getattr(sizes, what), error)
                         return
@@ -436,6 +442,21 @@ class Subject:
     def moves(self, weight, rows=None):
         """Whether drawing the weight anew changes the output."""
         return bool(self.differs(self.redrawn(weight, rows), self.base)[1].any())
+
+    def moves_a_little(self, weight, rows):
+        """Whether the output moves as soon as those rows of a weight grow, and as they shrink.
+
+        The rows of a unit that a ReLU has switched off have no gradient, rightly: it stays off.
+        """
+        kept = weight.data
+        try:
+            for factor in (1.01, 0.99):
+                weight.data = torch.where(rows, factor * kept, kept)
+                if not self.differs(self.look(self.x), self.base)[1].any():
+                    return False
+        finally:
+            weight.data = kept
+        return True
 
     def gradients(self, x):
         """Gradient of a random sum of the output by weight path; None where there is none."""
