@@ -282,6 +282,21 @@ class NumbersRequiredAndScale(Plain):
         return 3 * scores + self.added
 
 
+class FilledWithMore(MaskRequired):
+    def hide(self, scores):
+        return scores.masked_fill(self.hidden, 1e9)
+
+
+class AddedWithMore(NumbersRequiredAndScale):
+    def hide(self, scores):
+        return scores - self.added
+
+
+class PaddingFilledWithMore(Padded):
+    def hide(self, scores):
+        return scores if self.given is None else scores.masked_fill(self.given[:, None, None], 1e9)
+
+
 class ThreeInputsFillNearZero(PairsOfThreeInputs):
     def mask(self, scores, mask):
         return scores.masked_fill(mask == 0, 1e-9)
@@ -800,6 +815,9 @@ class TwoDetached(Plain):
         (RequiredAfterTheSoftmax, "mask-argument", "mask sets weights to zero after the softmax"),
         (RequiredAndWrongAxis, "softmax-axis", "Columns sum to one"),
         (NumbersRequiredAndScale, "scale", "3 times as large"),
+        (FilledWithMore, "mask-argument", "that mask fills become 1e+09"),
+        (AddedWithMore, "mask-argument", "that mask fills become 1e+09"),
+        (PaddingFilledWithMore, "mask-argument", "that key_padding_mask fills become 1e+09"),
         (ThreeInputsFillNearZero, "mask-argument", "become 1e-09"),
         (ThreeInputsMaskTurned, "mask-argument", "leave out the transpose"),
         (TargetMaskForgotten, "mask-argument", "takes tgt_mask, but no mask changes the output"),

@@ -292,6 +292,14 @@ def mask_argument(subject):
 
 
 def _accepted(subject, trial):
+    filled = _filled_with_more(trial)
+    if filled is not None:
+        return Finding(
+            "mask-argument",
+            f"The scores that {trial.name} fills become {filled:.3g}, more than all others: what "
+            f"should be hidden takes all the weight, in equal shares. Fill hidden scores with "
+            f"float('-inf'), with a minus.",
+        )
     whose = "" if trial.number is None else f", for {subject.way.names[trial.number]}"
     shape = trial.accepted.shape
     subject.note(
@@ -314,6 +322,19 @@ def _accepted(subject, trial):
                 "future pairs that are visible with the padding mask",
             )
     return _mixed(trial) or _given_to_another(trial)
+
+
+def _filled_with_more(trial):
+    """The large number in all scores that an accepted mask leaves: it fills the others; or None."""
+    s, pairs = trial.subject, trial._pairs(trial.hidden, trial.kind)
+    for core in cores(s.capture(s.x, masks={trial.name: trial.accepted.mask})):
+        if core.scores is None or core.scores.shape[-2:] != pairs.shape:
+            continue
+        left = core.scores[..., ~pairs & (trial.subject.influence.cpu() > 0)]
+        largest = left.max()
+        if largest > 1e3 and (left == largest).float().mean() > 0.9:
+            return largest.item()
+    return None
 
 
 def _given_to_another(trial):
