@@ -286,7 +286,7 @@ def mask_argument(subject):
             failing.append(trial)
     spoilt = {"split-by-view", "merge-by-view", "softmax-axis"} & set(subject.found)
     if failing and failing[0].acted and spoilt:
-        subject.tell(f"the mask argument was not judged, because of {listed(spoilt)}")
+        subject.tell(f"the mask argument was not judged, because of {listed(sorted(spoilt))}")
         return None
     return next(filter(None, map(_failing, failing)), None)
 
@@ -330,8 +330,8 @@ def _filled_with_more(trial):
     for core in cores(s.capture(s.x, masks={trial.name: trial.accepted.mask})):
         if core.scores is None or core.scores.shape[-2:] != pairs.shape:
             continue
-        left = core.scores[..., ~pairs & (trial.subject.influence.cpu() > 0)]
-        largest = left.max()
+        left = core.scores[..., ~pairs & (s.influence.cpu() > 0)]
+        largest = left.max() if left.numel() else 0
         if largest > 1e3 and (left == largest).float().mean() > 0.9:
             return largest.item()
     return None
@@ -524,7 +524,7 @@ def hidden_row(subject):
 def masks_to_run(subject):
     """Yield {name: mask} in all shapes, to find one with which forward runs at all.
 
-    Boolean masks are taken by nearly all, and numbers by the rest. They need not hide nothing.
+    Boolean masks are taken by nearly all, and numbers by the rest. What they hide is not asked.
     """
     sizes, names = subject.sizes, subject.way.required
     shapes = [shape for _, shape in _shapes(_nothing(sizes.tokens, sizes), sizes.batch, False)]
@@ -548,7 +548,7 @@ def settle_required(subject):
     if subject.masks is None:
         return
     most, best = (False, 0), subject.masks
-    half = subject.sizes.tokens * (subject.sizes.tokens + 1) // 2
+    half = subject.sizes.tokens * (subject.sizes.tokens + 1) // 2  # what a causal module sees
     for masks in itertools.islice(_constant_masks(subject), MOST_SETTLED):
         seen = _seen(subject, masks)
         if seen is not None and seen > most:
