@@ -28,8 +28,8 @@ _HEAD_WIDTHS = "head_dim head_size d_head dim_head d_k d_v key_dim d_q dk dv".sp
 _DROPOUTS = "dropout attn_dropout dropout_rate drop p dropout_p attention_dropout attn_drop".split()
 
 _MASK = re.compile(r"mask|^padding$|^hidden$")
-_OTHER_MASK = re.compile(r"(?<![a-z])head_mask|encoder|memory|cross|use_|is_|return|_type")
 _CONTEXT_MASK = re.compile(r"encoder|memory|cross")
+_OTHER_MASK = re.compile(rf"(?<![a-z])head_mask|{_CONTEXT_MASK.pattern}|use_|is_|return|_type")
 _KEYS = re.compile(r"^(k|v|key|keys|value|values|kv|key_value|x_k|x_v|k_in|v_in)$")
 _QUERIES = re.compile(r"^(q|query|queries|x_q|q_in)$")
 _ROLE = re.compile(r"(?:x_)?(q|k|v)(?:uery|ueries|eys?|alues?)?(?:_in)?")
