@@ -13,9 +13,9 @@ from correct import CORRECT, Plain, SpareDropout
 from planted import BASES, COMBINED, PLANTED, make, together
 from torch import nn
 
-from attention_course import MultiHeadAttention, check_attention
-from attention_course.checking import check
-from attention_course.checking.__main__ import main
+from attention_check import check, check_attention
+from attention_check.__main__ import main
+from attention_course import MultiHeadAttention
 
 CODES = [code for code, _, _ in PLANTED]
 
@@ -401,7 +401,7 @@ def test_the_command_ends_with_a_status(name, status, tmp_path, capsys):
 def test_the_command_runs_as_a_module(tmp_path):
     file = tmp_path / "learner.py"
     file.write_text(FILE)
-    command = [sys.executable, "-m", "attention_course.checking", f"{file}:make"]
+    command = [sys.executable, "-m", "attention_check", f"{file}:make"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 1, run.stderr
     assert "past-hidden" in run.stdout

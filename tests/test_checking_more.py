@@ -23,7 +23,8 @@ from correct import (
 )
 from torch import nn
 
-from attention_course import CausalHead, causal_mask, check_attention, rotary
+from attention_check import check_attention
+from attention_course import CausalHead, causal_mask, rotary
 
 
 def codes(report):

@@ -11,7 +11,8 @@ import torch
 from cell_source import Names
 from wrong_answers import ALL as WRONG
 
-from attention_course import check_attention, exercises
+from attention_check import check_attention
+from attention_course import exercises
 from attention_course.exercises import (
     EXERCISES,
     Wrong,

@@ -10,6 +10,12 @@ import pytest
 import attention_course
 
 PACKAGE = Path(attention_course.__file__).parent
+SRC = PACKAGE.parent
+PACKAGES = {  # package -> the packages of `src` that it may import when it is loaded
+    "shape_tracing": set(),
+    "attention_check": {"shape_tracing"},
+    "attention_course": set(),
+}
 FLOORS = {  # module -> the modules of the course that it may import when it is loaded
     "lectures": set(),
     "attention": set(),
@@ -18,13 +24,36 @@ FLOORS = {  # module -> the modules of the course that it may import when it is 
     "timing": {"attention", "tables"},
     "figures": {"attention", "lectures", "tables"},
 }
-LOADED_LATE = {"matplotlib", "ipywidgets", "IPython"}
+LOADED_LATE = {"matplotlib", "ipywidgets", "IPython", "pandas"}
 
 
-def test_importing_the_course_loads_no_plots_and_no_widgets():
-    code = f"import sys, attention_course; print(sorted({LOADED_LATE} & set(sys.modules)))"
+@pytest.mark.parametrize("package", PACKAGES)
+def test_importing_a_package_loads_no_plots_no_widgets_and_no_other_above_it(package):
+    late = LOADED_LATE | set(PACKAGES) - {package, *PACKAGES[package]}
+    code = f"import sys, {package}; print(sorted({late} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_between_packages_run_one_way(package):
+    """At a file's top only those below; the course calls both where an exercise runs them."""
+    for file in (SRC / package).rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        assert _packages(tree.body) <= {package, *PACKAGES[package]}, file
+        below = set(PACKAGES) if package == "attention_course" else {package, *PACKAGES[package]}
+        assert _packages(ast.walk(tree)) <= below, file
+
+
+def _packages(nodes):
+    """The packages of `src` that these import."""
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(node.module.split(".")[0])
+        elif isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+    return names & set(PACKAGES)
 
 
 def test_every_public_name_is_there():

@@ -6,7 +6,7 @@ import books
 import torch
 from torch import nn
 
-from attention_course import check_attention
+from attention_check import check_attention
 
 README = (books.ROOT / "README.md").read_text(encoding="utf-8")
 

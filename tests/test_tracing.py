@@ -17,15 +17,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
-from attention_course import (
-    CausalHead,
-    LoopedMultiHeadAttention,
-    MultiHeadAttention,
-    trace_shapes,
-)
-from attention_course.tracing import Capture
-from attention_course.tracing.stages import stages
-from attention_course.tracing.trace import unfolded
+from attention_course import CausalHead, LoopedMultiHeadAttention, MultiHeadAttention
+from shape_tracing import Capture, trace_shapes
+from shape_tracing.stages import stages
+from shape_tracing.trace import unfolded
 
 BATCH, TOKENS, NUM_HEADS, HEAD_DIM = 2, 5, 3, 4
 D_MODEL = NUM_HEADS * HEAD_DIM
@@ -1006,7 +1001,7 @@ def test_the_fused_kernel_says_that_no_scores_exist(x):
 
 def test_what_torch_calls_fused_is_one_kernel(x):
     """Open it by force: the kernel's outputs hold no (tokens, tokens)."""
-    from attention_course.tracing import capture
+    from shape_tracing import capture
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(capture, "_is_fused", lambda args, kwargs: False)
@@ -1275,8 +1270,8 @@ def test_the_picture_says_what_it_shows(x):
 
 def test_tracing_needs_no_matplotlib():
     code = (
-        "import sys, torch, attention_course as course\n"
-        "str(course.trace_shapes(torch.nn.Linear(2, 3), torch.ones(1, 2)))\n"
+        "import sys, torch, shape_tracing\n"
+        "str(shape_tracing.trace_shapes(torch.nn.Linear(2, 3), torch.ones(1, 2)))\n"
         "assert 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

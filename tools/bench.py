@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 
-import attention_course
 from attention_course import MultiHeadAttention, causal_mask, compare_times
 from attention_course.lectures import HEAD_DIM
 from attention_course.tables import table
 from attention_course.timing import Times, loop_and_split, machine, peak_memory, take_turns
+from shape_tracing import trace_shapes
 
 RESULT = Path(__file__).parents[1] / "bench.json"
 LOOP_AT_LEAST = {2: 1.2, 20: 7, 200: 22, 400: 26, 4000: 30}  # heads -> loop / split written out
@@ -140,7 +140,7 @@ def tracing():
             for (kind, layer), (shape, heads, most) in itertools.product(kinds.items(), sizes):
                 attention, x = layer(shape[-1], heads), _input(*shape)
                 ways = {
-                    "traced": partial(attention_course.trace_shapes, attention, x),
+                    "traced": partial(trace_shapes, attention, x),
                     "plain": partial(attention, x),
                 }
                 with torch.no_grad():

@@ -1,7 +1,7 @@
 """Build the learners' edition in dist/colab (`make colab`).
 
 The same six notebooks without stored outputs, which would give every prediction away, and
-each one file: the package travels, zipped, in a folded first cell.
+each one file: the packages travel, zipped, in a folded first cell.
 """
 
 import base64
@@ -14,13 +14,14 @@ from pathlib import Path
 import nbformat
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "attention_course"
+SRC = ROOT / "src"
+PACKAGES = ("attention_check", "attention_course", "shape_tracing")
 NOTE = """
 
 > **Before you start:** save a copy of this notebook first (in Colab: File, Save a copy in Drive),
 > or your work is lost when the tab closes. After a disconnect, run everything above the cell
 > you were at: Runtime, Run before."""
-CARRIER = """#@title The course's package, packed. Run this cell first. {{ display-mode: "form" }}
+CARRIER = """#@title The course's packages, packed. Run this cell first. {{ display-mode: "form" }}
 import base64, io, sys, tempfile, zipfile
 
 _packed = "{packed}"
@@ -31,12 +32,12 @@ if "attention_course" not in sys.modules:
 
 
 def packed():
-    """Return the package as a zip file in base64, the same bytes for the same files."""
+    """Return the packages as a zip file in base64, the same bytes for the same files."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for path in sorted(PACKAGE.rglob("*")):
+        for path in sorted(file for package in PACKAGES for file in (SRC / package).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
-                name = path.relative_to(PACKAGE.parent).as_posix()
+                name = path.relative_to(SRC).as_posix()
                 archive.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED)
     return base64.b64encode(buffer.getvalue()).decode()
 

@@ -1,4 +1,4 @@
-"""How attention is computed, step by step, and what is wrong with yours.
+"""How attention is computed, step by step.
 
 The companion module to six notebooks. `attention`, `positions` and `lectures` are the
 mechanism; everything else is loaded when it is first asked for, so that importing the
@@ -18,10 +18,6 @@ from .positions import LearnedPositions, rotary, sinusoidal
 
 # public name -> the module that holds it, imported at first use
 _LAZY = {
-    "Finding": "checking",
-    "Report": "checking",
-    "ShapeTrace": "tracing",
-    "check_attention": "checking",
     "compare_times": "timing",
     "explore_heads": "explorers",
     "explore_mask": "explorers",
@@ -31,7 +27,6 @@ _LAZY = {
     "explore_word_order": "explorers",
     "find_the_fault": "exercises",
     "progress": "exercises",
-    "trace_shapes": "tracing",
 }
 
 __all__ = [

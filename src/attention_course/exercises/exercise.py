@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ..checking import check_attention
 from ..tables import table
 
 EXERCISES = {}  # the name that a learner binds -> its Exercise, in the order of the notebooks
@@ -214,6 +213,8 @@ def blame(module_or_factory, **options):
 
     Use it where a learner wrote a module; options are those of `check_attention`.
     """
+    from attention_check import check_attention  # only who wrote a module needs it
+
     try:
         report = check_attention(module_or_factory, **options)
     except ValueError as error:

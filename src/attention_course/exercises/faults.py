@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from ..checking import check_attention
 from .exercise import Wrong, same
 
 ONE_HEAD = """\
@@ -185,6 +184,8 @@ class Answer:
                 f"{self.code} it is, but the output of token {self.token} is what a right module "
                 f"gives. Which token does the fault reach?"
             )
+        from attention_check import check_attention
+
         return f"check_attention says: {check_attention(case.module, causal=True).findings[0]}"
 
 

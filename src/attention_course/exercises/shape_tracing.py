@@ -3,7 +3,6 @@
 import torch
 
 from ..attention import MultiHeadAttention, attention, causal_mask
-from ..tracing import trace_shapes
 from .exercise import Wrong, draw, entries, exercise, numbers, run, untrained
 
 SIZES = {"batch": 4, "tokens": 6, "num_heads": 2, "head_dim": 5, "d_model": 10}
@@ -70,6 +69,8 @@ class Suspect(MultiHeadAttention):
 @exercise("wrong_row", 5, "The wrong row")
 def check_wrong_row(answer):
     """The number of the row in the trace of a `Suspect` where the content goes wrong."""
+    from shape_tracing import trace_shapes
+
     rows = trace_shapes(untrained(Suspect, 12, 3), torch.zeros(2, 5, 12)).rows
     [wrong] = [row for row in rows if row.operation == "view" and row.arguments == "(2, 3, 5, 4)"]
     last = len(rows)

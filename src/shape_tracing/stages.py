@@ -1,5 +1,8 @@
 """A trace as blocks: one for each stage at which the shape changes."""
 
+import base64
+import io
+from dataclasses import dataclass
 from itertools import pairwise
 from math import log2
 from textwrap import wrap
@@ -7,6 +10,7 @@ from typing import NamedTuple
 
 MOST_STAGES = 24  # more would not fit a page
 MOST_DRAWN = 6  # sheets of a stack, stacks side by side
+DPI = 100
 WIDTH, LEFT, RIGHT = 9.4, 2.9, 6.5  # inches: the picture, and where its blocks begin and end
 
 
@@ -16,6 +20,30 @@ class Stage(NamedTuple):
     operations: tuple
     sizes: tuple
     count: int = 1
+
+
+@dataclass
+class Drawing:
+    """A matplotlib Figure that a notebook shows as PNG, with its description in words."""
+
+    figure: object
+    description: str
+
+    def png(self):
+        """Return the drawing as PNG bytes."""
+        buffer = io.BytesIO()
+        self.figure.savefig(buffer, format="png", dpi=DPI, facecolor="white")
+        return buffer.getvalue()
+
+    def __repr__(self):
+        return self.description
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        png = base64.b64encode(self.png()).decode()
+        return (
+            {"image/png": png, "text/plain": self.description},
+            {"image/png": {"alt": self.description}},
+        )
 
 
 def stages(trace, module=None):
@@ -48,10 +76,8 @@ def stages(trace, module=None):
 
 
 def picture(trace, module=None):
-    """Draw the stages of a trace, top down, as a `figures.Picture`."""
+    """Draw the stages of a trace, top down, as a `Drawing`."""
     from matplotlib.figure import Figure  # only who draws needs matplotlib
-
-    from ..figures import Picture
 
     groups = stages(trace, module)
     title = trace.title if module is None else f"{trace.title}, {module}"
@@ -80,7 +106,7 @@ def picture(trace, module=None):
             ax.text(0.13, (begin + top) / 2, f"{repeats} ×", rotation=90, va="center", ha="center")
     if left_out:
         ax.text(0.45, top, f"… and {left_out} more stages", fontsize=9, va="center")
-    return Picture(figure, _description(title, shown, left_out))
+    return Drawing(figure, _description(title, shown, left_out))
 
 
 def _inside(row, module):

@@ -1,4 +1,4 @@
-"""`python -m attention_course.checking path/to/file.py:NAME --d-model 24 --num-heads 4`."""
+"""`attention-check path/to/file.py:NAME --d-model 24 --num-heads 4`, or `python -m attention_check`."""
 
 import argparse
 import importlib.util
@@ -32,7 +32,7 @@ def main(arguments=None):
 
 def _options(arguments):
     parser = argparse.ArgumentParser(
-        prog="python -m attention_course.checking",
+        prog="attention-check",
         description="Say what is wrong with an attention module, and why.",
         epilog=f"NAME is a module, its class, or a factory such as:\n\n{_FACTORY}",
         formatter_class=argparse.RawDescriptionHelpFormatter,

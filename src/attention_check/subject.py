@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from ..tracing import Capture
+from shape_tracing import Capture
+
 from . import calling
 from .calling import CannotCheck, NoTensor, told
 from .flow import Flow, Kept
