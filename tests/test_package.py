@@ -21,7 +21,8 @@ FLOORS = {  # module -> the modules of the course that it may import when it is 
     "attention": set(),
     "tables": set(),
     "positions": {"attention"},
-    "timing": {"attention", "tables"},
+    "fair": {"tables"},
+    "timing": {"attention", "fair", "tables"},
     "figures": {"attention", "lectures", "tables"},
 }
 LOADED_LATE = {"matplotlib", "ipywidgets", "IPython", "pandas"}

@@ -18,6 +18,7 @@ from .positions import LearnedPositions, rotary, sinusoidal
 
 # public name -> the module that holds it, imported at first use
 _LAZY = {
+    "compare_on_gpu": "timing",
     "compare_times": "timing",
     "explore_heads": "explorers",
     "explore_mask": "explorers",
