@@ -280,7 +280,7 @@ def _peak_of_this_process():
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux hands ru_maxrss down from the process that started this one; VmHWM is our own.
-    with open("/proc/self/status") as status:
+    with open("/proc/self/status", encoding="utf-8") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
 
