@@ -60,7 +60,7 @@ def main():
         "controls": {name: summary(name, (2, 1), "r2") for name in CONTROLS},
         "words": [{"heads": heads} | summary("words", (heads,), "right") for heads in (1, 2)],
     }
-    OUT.write_text(json.dumps(stored, indent=1) + "\n")
+    OUT.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     print(f"stored {OUT.name}")
 
 

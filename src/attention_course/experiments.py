@@ -166,7 +166,9 @@ def train_words(heads, seed=0, steps=STEPS, progress=False):
 
 def stored():
     """Return what `make experiments` wrote: rows, controls, words, seeds and versions."""
-    return json.loads(files(__package__).joinpath("data/experiments.json").read_text())
+    return json.loads(
+        files(__package__).joinpath("data/experiments.json").read_text(encoding="utf-8")
+    )
 
 
 def _roles(count):

@@ -242,16 +242,17 @@ class TimeMap:
         return self.written_out < 1
 
     def __str__(self):
+        from shape_tracing.terminal import printable
+
         columns = [f"{batch}×{tokens}" for batch, tokens in self.sizes]
-        return "\n".join(
-            [
-                f"loop / split written out, d_model {self.d_model}; columns: batch × tokens",
-                table_text(self.written_out, self.heads, columns),
-                "loop / split with the fused kernel",
-                table_text(self.fused, self.heads, columns),
-                self.machine,
-            ]
-        )
+        told = [
+            f"loop / split written out, d_model {self.d_model}; columns: batch × tokens",
+            table_text(self.written_out, self.heads, columns),
+            "loop / split with the fused kernel",
+            table_text(self.fused, self.heads, columns),
+            self.machine,
+        ]
+        return printable("\n".join(told))
 
     def picture(self):
         """Return a `Picture`: two heat maps side by side, a frame where the loop won."""
@@ -306,7 +307,7 @@ def peak():
     if sys.platform == "darwin":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux hands ru_maxrss down from the process that started this one; VmHWM is our own.
-    with open("/proc/self/status") as status:
+    with open("/proc/self/status", encoding="utf-8") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
 split = MultiHeadAttention(d_model, num_heads)
