@@ -20,8 +20,9 @@ FLOORS = {  # module -> the modules of the course that it may import when it is 
     "lectures": set(),
     "attention": set(),
     "tables": set(),
+    "bars": set(),
     "positions": {"attention"},
-    "timing": {"attention", "tables"},
+    "timing": {"attention", "bars", "tables"},
     "figures": {"attention", "lectures", "tables"},
 }
 LOADED_LATE = {"matplotlib", "ipywidgets", "IPython", "pandas"}
