@@ -20,8 +20,9 @@ FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["hide
 ENDING = (  # of every header; an earlier wording that begins alike is exchanged
     "The lecturer's own: [the slides of lecture 8]"
     "(https://lecture8-attention-mechanisms.vercel.app) and [its notebook]"
-    "(https://colab.research.google.com/drive/1WVYWQh4YcjQq-kPDi1Hug-KYDud-bDkK). Where "
-    '"Loading widget" stands in place of an explorer, no kernel runs: run all cells again.'
+    "(https://colab.research.google.com/drive/1WVYWQh4YcjQq-kPDi1Hug-KYDud-bDkK). "
+    'Where an explorer says "Loading widget" or "model not found", its kernel has ended: '
+    "run all cells again."
 )
 
 
