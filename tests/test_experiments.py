@@ -48,14 +48,14 @@ def test_the_file_stays_where_the_printed_numbers_agree(stored, tmp_path, capsys
     assert json.loads(before) == stored
 
     again = copy.deepcopy(stored) | {"date": "another day"}
-    again["rows"][0]["r2"][0] += 0.0001  # 0.4988 is printed as 0.4987 is
+    again["rows"][0]["r2"][0] += 0.0001  # 0.4988 is printed as 0.4987 is, 0.50
     keep(again, file)
     assert file.read_text(encoding="utf-8") == before
 
     again["rows"][0]["r2"][0] += 0.01
     keep(again, file)
     assert json.loads(file.read_text(encoding="utf-8")) == again
-    assert capsys.readouterr().out.count("2, 1                         5168  0.509 ") == 1
+    assert capsys.readouterr().out.count("2, 1                         5168  0.51 ") == 1
 
 
 def test_training_loads_nothing_that_an_interruption_could_break():

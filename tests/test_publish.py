@@ -95,12 +95,17 @@ def course(tmp_path_factory):
     return folder
 
 
-def test_first_push_second_push_and_a_fork(tmp_path, course):
-    origin = Hosted(tmp_path / "origin", "ada/attention", course)
-    before = origin.sha("main")
-    origin.publish()
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory, course):
+    """The course's repository after the first push."""
+    hosted = Hosted(tmp_path_factory.mktemp("hosted") / "origin", "ada/attention", course)
+    hosted.publish()
+    return hosted
+
+
+def test_first_push_second_push_and_a_fork(tmp_path, course, origin):
     first = origin.sha("colab")
-    assert origin.sha("main") == before
+    assert origin.sha("main") == git(course, "rev-parse", "main")
     assert origin.files() == {"README.md", *FILES}
     assert origin.links() == {"ada/attention"}
 
@@ -120,9 +125,7 @@ def test_first_push_second_push_and_a_fork(tmp_path, course):
     assert origin.links() == {"ada/attention"}
 
 
-def test_the_links_lead_to_each_notebook(tmp_path, course):
-    origin = Hosted(tmp_path / "origin", "ada/attention", course)
-    origin.publish()
+def test_the_links_lead_to_each_notebook(origin):
     readme = origin.read("README.md")
     for file in FILES:
         assert (
@@ -132,6 +135,17 @@ def test_the_links_lead_to_each_notebook(tmp_path, course):
         assert f"({binder}{file})" in readme
         assert f"]({file})" in readme
     assert "(https://github.com/ada/attention/archive/refs/heads/colab.zip)" in readme
+
+
+def test_no_link_within_a_notebook_is_dead(origin):
+    here = r"\]\((?!\w+:|#)([\w./-]+\.\w+)\)"
+    for file in FILES:
+        text = origin.read(file)
+        for target in re.findall(here, text):
+            assert os.path.normpath(Path(file).parent / target) in FILES, (file, target)
+        for target in re.findall(r"https://github\.com/ada/attention/blob/HEAD/([^)]+)\)", text):
+            assert (books.ROOT / target).exists()
+        assert "(https://github.com/ada/attention/tree/colab)" in text
 
 
 def test_it_runs_for_the_default_branch_alone_and_may_do_no_more_than_it_must():

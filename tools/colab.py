@@ -26,7 +26,7 @@ NOTE = """
 > or your work is lost when the tab closes. After a disconnect, run everything above the cell
 > you were at: Runtime, Run before."""
 CARRIER = """\
-# @title Set-up: run this first. It unpacks the course's package. {{ display-mode: "form" }}
+# @title Set-up: run this first. It unpacks the course's package.
 import base64, io, sys, tempfile, zipfile
 
 _packed = "{packed}"
@@ -72,6 +72,15 @@ def edition(book, package):
     return book
 
 
+def linked(book, name, repository):
+    """Return it with links to all notebooks, and to what the branch colab does not have."""
+    book.cells[0].source += f" [All notebooks](https://github.com/{repository}/tree/colab)."
+    out = "](" + "../" * len(name.parts)
+    for cell in book.cells:
+        cell.source = cell.source.replace(out, f"](https://github.com/{repository}/blob/HEAD/")
+    return book
+
+
 def row(book, name, repository):
     """Return one notebook's line of the README: its title, and where it opens."""
     title = book.cells[0].source.partition("\n")[0].removeprefix("# ")
@@ -85,10 +94,10 @@ def main(target, repository=""):
     package, rows = packed(), []
     for path in paths():
         name = path.relative_to(NOTEBOOKS)
-        book = nbformat.read(path, as_version=4)
+        book = edition(nbformat.read(path, as_version=4), package)
         rows.append(row(book, name.as_posix(), repository))
         (target / name).parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(edition(book, package), target / name)
+        nbformat.write(linked(book, name, repository) if repository else book, target / name)
     if repository:
         text = README.format(rows="\n".join(rows), repository=repository)
         (target / "README.md").write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-# @title Set-up: run this first. It finds the course's package. { display-mode: "form" }
+# @title Set-up: run this first. It finds the course's package.
 import sys
 from importlib.util import find_spec
 from pathlib import Path
