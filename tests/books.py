@@ -1,4 +1,4 @@
-"""The six notebooks as the tests read them: cells, tags, outputs, one form to compare."""
+"""The notebooks as the tests read them: cells, tags, outputs, one form to compare."""
 
 from pathlib import Path
 
@@ -14,6 +14,7 @@ NAMES = [
     "06_word_order",
 ]
 PATHS = [ROOT / "notebooks" / f"{name}.ipynb" for name in NAMES]
+EVERY = [*PATHS, *sorted((ROOT / "notebooks").glob("further/*.ipynb"))]
 
 
 def read(path):

@@ -390,7 +390,7 @@ module = Right(12, 3)
 )
 def test_the_command_ends_with_a_status(name, status, tmp_path, capsys):
     file = tmp_path / "learner.py"
-    file.write_text(FILE)
+    file.write_text(FILE, encoding="utf-8")
     sizes = [] if name == "module" else ["--d-model", "24", "--num-heads", "4"]
     assert main([f"{file}:{name}", *sizes]) == status
     printed = capsys.readouterr()
@@ -400,7 +400,7 @@ def test_the_command_ends_with_a_status(name, status, tmp_path, capsys):
 
 def test_the_command_runs_as_a_module(tmp_path):
     file = tmp_path / "learner.py"
-    file.write_text(FILE)
+    file.write_text(FILE, encoding="utf-8")
     command = [sys.executable, "-m", "attention_check", f"{file}:make"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 1, run.stderr

@@ -282,7 +282,7 @@ def main(chosen):
             _print(title, results[title])
     minutes = (time.perf_counter() - start) / 60
     result = {"machine": machine(), "minutes": minutes, "tables": results}
-    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(f"\n{minutes:.1f} minutes; written to {RESULT.name}")
 
 

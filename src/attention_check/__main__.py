@@ -1,9 +1,11 @@
-"""`attention-check path/to/file.py:NAME --d-model 24 --num-heads 4`, or `python -m attention_check`."""
+"""`attention-check path/to/file.py:NAME --num-heads 4`, or `python -m attention_check ...`."""
 
 import argparse
 import importlib.util
 import pathlib
 import sys
+
+from shape_tracing.terminal import printable
 
 from .check import check_attention
 
@@ -22,7 +24,7 @@ def main(arguments=None):
             thing, num_heads=options.num_heads, causal=causal, d_model=options.d_model
         )
     except Exception as error:
-        print(f"could not check: {error}", file=sys.stderr)
+        print(printable(f"could not check: {error}"), file=sys.stderr)
         return 2
     print(report)
     if not report.judged:

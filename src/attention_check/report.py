@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from shape_tracing.terminal import printable
+
 # The kinds that change which token a number belongs to: who sees whom is not told by the output.
 DISTURBED = {
     "split-by-view", "merge-by-view", "softmax-axis", "not-normalised", "heads-attend-heads",
@@ -82,7 +84,7 @@ class Report:
             if finding.evidence is not None and finding.evidence.numel():
                 lines.append(_indented(finding))
         lines += [f"note [{note.code}] {note.message}" for note in self.notes]
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     __repr__ = __str__
 

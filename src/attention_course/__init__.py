@@ -43,9 +43,15 @@ __all__ = [
 
 
 def __getattr__(name):
-    if name in _LAZY:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
         return getattr(import_module(f".{_LAZY[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            f"{name} needs {missing.name}, which the notebooks bring along and the package alone "
+            f"does not. To have it: pip install '.[notebooks]' in the course's folder."
+        ) from missing
 
 
 def __dir__():

@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import numpy
 import torch
-from tqdm.auto import tqdm
-
 from .attention import LoopedMultiHeadAttention, MultiHeadAttention
+from .bars import bar
 from .fair import check_equal, modules_of, standing_on
 from .tables import power_text, table, table_text
 
@@ -86,7 +85,7 @@ def take_turns(functions, inputs, seconds):
     rounds = min(MOST_ROUNDS, max(FEWEST_ROUNDS, round(seconds / round_seconds)))
     taken = {name: [] for name in timers}
     order = list(timers)
-    for _ in tqdm(range(rounds), desc="timing", delay=1, leave=False):
+    for _ in bar(range(rounds), "timing", delay=1, leave=False):
         for name in order:
             taken[name].append(timers[name].timeit(calls[name]).median)
         order = [*order[1:], order[0]]
@@ -228,7 +227,7 @@ def map_times(heads, sizes, d_model, seconds=0.3):
     """
     written_out, fused = torch.zeros(2, len(heads), len(sizes))
     cells = list(itertools.product(range(len(heads)), range(len(sizes))))
-    for i, j in tqdm(cells, desc="map", delay=1, leave=False):
+    for i, j in bar(cells, "map", delay=1, leave=False):
         x = torch.randn(*sizes[j], d_model, generator=torch.Generator().manual_seed(0))
         times = compare_times(loop_and_split(d_model, heads[i]), x, seconds=seconds)
         written_out[i, j] = times.ratio("loop", "split written out")

@@ -1,4 +1,7 @@
-"""Every test here that asks for `path` or `book` runs once for each notebook."""
+"""Every test here that asks for `path` or `book` runs once for each notebook.
+
+One that asks for `core` runs for the six alone, without those of notebooks/further.
+"""
 
 import books
 import pytest
@@ -6,9 +9,15 @@ import pytest
 
 def pytest_generate_tests(metafunc):
     if "path" in metafunc.fixturenames:
-        metafunc.parametrize("path", books.PATHS, ids=[path.stem for path in books.PATHS])
+        paths = books.PATHS if "core" in metafunc.fixturenames else books.EVERY
+        metafunc.parametrize("path", paths, ids=[path.stem for path in paths])
 
 
 @pytest.fixture
 def book(path):
     return books.read(path)
+
+
+@pytest.fixture
+def core(book):
+    return book

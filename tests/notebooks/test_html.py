@@ -27,16 +27,16 @@ def export():
     return lambda book: exporter.from_notebook_node(book)[0]
 
 
-def test_a_stored_explorer_is_a_picture(book, path, export):
+def test_a_stored_explorer_is_a_picture(core, path, export):
     name = EXPLORERS[books.NAMES.index(path.stem)]
     shown = [
         output.data
-        for cell in books.code_cells(book)
+        for cell in books.code_cells(core)
         for output in cell.outputs
         if output.get("data", {}).get("text/plain", "").startswith(f"explore_{name}: ")
     ]
     assert len(shown) == 1
-    html = export(book)
+    html = export(core)
     assert as_stored(shown[0]["image/png"]) in pictures(html)
     assert "widget-view" not in html
 

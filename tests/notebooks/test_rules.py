@@ -11,6 +11,7 @@ import pytest
 from cell_source import Names, decimals, foreign_changes
 
 from attention_course import lectures
+from notebooks import ENDING, SET_UP
 
 LONGEST, USUAL, MEDIAN = 25, 12, 4  # lines of code in a cell
 
@@ -23,14 +24,21 @@ def lines(cell):
     return len([line for line in cell.source.splitlines() if line.strip()])
 
 
-def test_one_set_up_cell_in_all():
-    texts = {books.code_cells(books.read(path))[0].source for path in books.PATHS}
-    assert len(texts) == 1
-    assert "attention_course" in texts.pop()
+def test_all_share_the_set_up_cell_and_the_end_of_the_header(book):
+    header, set_up = book.cells[:2]
+    assert set_up.source == SET_UP
+    assert header.source.endswith(f"\n\n{ENDING}")
+    assert header.source.count("vercel.app") == 1
 
 
-def test_header_and_footer(path, book):
-    number = int(path.stem[:2])
+def test_the_set_up_cell_is_short_and_neither_clones_nor_installs():
+    assert SET_UP.startswith("# @title Set-up")
+    assert len(SET_UP.splitlines()) <= 12
+    assert not re.search(r"subprocess|os\.system|pip|git|^[!%]", SET_UP, re.MULTILINE)
+
+
+def test_header_and_footer(path, core):
+    book, number = core, int(path.stem[:2])
     header, footer = book.cells[0].source, book.cells[-1].source
     assert header.startswith(f"# {number}. ")
     assert "After this notebook you can" in header
@@ -48,8 +56,8 @@ def test_cells_are_short(book):
     assert sum(count <= USUAL for count in counts) >= 0.9 * len(counts)
 
 
-def test_the_core_comes_before_further(book):
-    headings = [h for text in prose(book) for h in re.findall(r"^## (.+)$", text, re.MULTILINE)]
+def test_the_core_comes_before_further(core):
+    headings = [h for text in prose(core) for h in re.findall(r"^## (.+)$", text, re.MULTILINE)]
     further = [h.startswith("Further") for h in headings[:-1] if h != "Your exercises"]
     assert any(further)
     assert further == sorted(further)
@@ -79,7 +87,8 @@ def test_a_name_is_bound_in_one_cell(book):
 
 
 def test_no_cell_changes_what_another_made(book):
-    for cell in books.code_cells(book):
+    _set_up, *cells = books.code_cells(book)  # which changes the path of this Python
+    for cell in cells:
         assert not list(foreign_changes(cell.source)), cell.source
 
 
@@ -103,7 +112,9 @@ def test_pictures_are_described(book):
 
 def test_decimals_in_prose_stand_in_an_output_or_in_the_lectures(book):
     shown = [text for cell in books.code_cells(book) for text in books.texts(cell)]
-    known = decimals("\n".join(shown)) | decimals(Path(lectures.__file__).read_text())
+    known = decimals("\n".join(shown)) | decimals(
+        Path(lectures.__file__).read_text(encoding="utf-8")
+    )
     for text in prose(book):
         assert decimals(text) <= known, text
 
