@@ -3,6 +3,7 @@
 import base64
 import functools
 import html
+import importlib
 import random
 import re
 import warnings
@@ -26,9 +27,9 @@ from attention_course.explorers import query as query_file
 from attention_course.explorers import shapes as shapes_file
 from attention_course.explorers import split as split_file
 from attention_course.explorers import word_order as word_order_file
-from attention_course.explorers.explorer import WIDGET_VIEW
+from attention_course.explorers.explorer import WIDGET_VIEW, sentence
 from attention_course.explorers.parts import check_heads, random_input, untrained
-from attention_course.figures import explored, sheet
+from attention_course.figures import sheet
 
 NAMES = ["query", "mask", "heads", "split", "shapes", "word_order"]
 
@@ -58,11 +59,12 @@ def says(name, **state):
 
 
 def handed(monkeypatch, name, **state):
-    """Return what a state hands to the function in `explored` that draws it, in order."""
+    """Return what a state hands to the function that draws it, in order."""
     seen = []
-    draw = getattr(explored, name)
+    file = importlib.import_module(f"attention_course.explorers.{name}")
+    draw = file.draw
     with monkeypatch.context() as patch:
-        patch.setattr(explored, name, lambda *given: seen.append(given) or draw(*given))
+        patch.setattr(file, "draw", lambda *given: seen.append(given) or draw(*given))
         says(name, **state)
     return seen[-1]  # the explorer draws its first state when it is made
 
@@ -168,7 +170,7 @@ def same_as_fresh(explorer):
         drawn = f"base64,{base64.b64encode(picture.png()).decode()}"
         assert html.escape(status) in line
     except Impossible as reason:
-        picture, status = explored.sentence(str(reason)), str(reason)
+        picture, status = sentence(str(reason)), str(reason)
         drawn = html.escape(status)
     assert drawn in place
     assert status == explorer.status
@@ -254,7 +256,7 @@ def test_markup_is_shown_as_text_and_never_as_markup():
 
 def test_a_description_and_a_status_with_markup_stay_text():
     markup = '<b>dogs</b>" onerror="a() & cats'
-    explorer = Explorer("plain", {}, lambda state: (explored.sentence(markup), markup))
+    explorer = Explorer("plain", {}, lambda state: (sentence(markup), markup))
     place, status = shown(explorer)
     assert f'alt="{html.escape(markup)}" src=' in place
     assert f">{html.escape(markup)}</div>" in status
@@ -284,7 +286,7 @@ def test_a_wide_word_is_cut_where_its_room_ends_and_a_narrow_one_is_not(word):
 def broken(state):
     if state["n"] > 1:
         raise ZeroDivisionError("<i>planted</i>")
-    return explored.sentence("fine"), "fine"
+    return sentence("fine"), "fine"
 
 
 def test_an_error_inside_is_raised_in_tests():

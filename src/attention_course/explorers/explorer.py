@@ -5,10 +5,11 @@ The picture is an `<img>` in an HTML widget: no Output capture, no pyplot, nothi
 
 import base64
 import html
+import textwrap
 
 import ipywidgets as widgets
 
-from ..figures import explored
+from ..figures.sheet import Sheet
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -105,7 +106,7 @@ class Explorer:
         return None
 
     def _say(self, text):
-        self.picture, self.status = explored.sentence(text), text
+        self.picture, self.status = sentence(text), text
         place = f'<div style="max-width:500px;padding:1em 0;line-height:1.5">{html.escape(text)}'
         self._show(f"{place}</div>", "No picture for these settings.")
 
@@ -133,3 +134,12 @@ def _image(picture):
         f'<div style="overflow-x:auto;max-width:100%"><img style="{style}" '
         f'alt="{html.escape(picture.description)}" src="data:image/png;base64,{source}"></div>'
     )
+
+
+def sentence(text):
+    """Draw a sentence in the place of a picture."""
+    lines = textwrap.wrap(text, 62)
+    sheet = Sheet(40 + 20 * len(lines))
+    for i, line in enumerate(lines):
+        sheet.text(20, 30 + 20 * i, line, 13)
+    return sheet.picture(text)

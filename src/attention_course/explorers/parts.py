@@ -6,6 +6,7 @@ import torch
 from .. import lectures
 from .explorer import Impossible
 
+MOST_NUMBERED_TOKENS = 8  # more rows than this, and the cells stay without numbers
 ROUNDING = 1e-6  # a smaller difference between float32 results is rounding
 
 WIDE = widgets.Layout(width="330px", max_width="100%")
@@ -77,3 +78,7 @@ def untrained(module, *sizes, **options):
 
 def random_input(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+def head_name(sheet, x, y, h, num_heads):
+    sheet.text(x, y, f"head {h + 1}" if num_heads <= 4 else str(h + 1), 10.5, "center")

@@ -1,10 +1,12 @@
 """Notebook 5: the tensor of every step, and where numbers go."""
 
+import math
+
 import ipywidgets as widgets
 import torch
 
 from ..attention import MultiHeadAttention, attention
-from ..figures import explored
+from ..figures.sheet import BLUE, FAINT, INK, MOST_NUMBERS, ORANGE, TINTS, Sheet
 from .explorer import Explorer
 from .parts import LABEL, ROUNDING, WIDE, check_heads, choice, count, random_input, untrained, whole
 
@@ -61,7 +63,7 @@ def _render_shapes(state):
     numbers = 100 * torch.arange(tokens)[:, None] + torch.arange(d_model)  # (tokens, d_model)
     numbers = _number(module, numbers.expand(batch, -1, -1), way, step)
     names = _axes(step, way)
-    picture = explored.shapes(
+    picture = draw(
         numbers, names, reach_query, reach_input, f"step {step}: {tuple(numbers.shape)}",
         _note(step, way),
     )  # fmt: skip
@@ -147,3 +149,69 @@ def _reached(reach, step, way):
     found = reach[0].any(dim=(-1, -2)).nonzero().flatten().tolist()
     heads = f"head {found[0]}" if len(found) == 1 else f"heads {', '.join(map(str, found))}"
     return f"{entries} in {heads}"
+
+
+def draw(numbers, names, reach_query, reach_input, title, note):
+    """Draw a tensor as labelled blocks, entries numbered 100 · token + feature.
+
+    numbers: (batch, tokens, d_model) or (batch, blocks, rows, columns), whole numbers. names: its
+    axes. reach_query, reach_input: Boolean, the same shape: where a followed number arrived.
+    """
+    batch, (rows, columns) = numbers.shape[0], numbers.shape[-2:]
+    blocked = [tensor.reshape(batch, -1, rows, columns) for tensor in (numbers, reach_query)]
+    blocked.append(reach_input.reshape(batch, -1, rows, columns))
+    blocks = blocked[0].shape[1]
+    across = max(1, min(blocks, 20 // columns))
+    lines = math.ceil(blocks / across)
+    wide = min(36.0, (440 - 10 * across) / (across * columns))
+    high = 17
+    block = (columns * wide + 10, rows * high + 24)
+    sheet = Sheet(int(88 + batch * (lines * block[1] + 12) + 44))
+    sheet.title(20, 16, title)
+    sheet.text(20, 37, ", ".join(f"{n} {s}" for n, s in zip(names, numbers.shape, strict=True)))
+    sheet.text(20, 58, note, 11.5, color=FAINT)
+    numbered = numbers.numel() <= MOST_NUMBERS and wide >= 20
+    kind = names[1].removeprefix("num_").rstrip("s")  # of a block: head or token
+    for b in range(batch):
+        for k in range(blocks):
+            x = 58 + k % across * block[0]
+            y = 92 + b * (lines * block[1] + 12) + k // across * block[1]
+            if blocks > 1:
+                sheet.text(x, y - 9, f"{kind} {k}" if block[0] > 52 else str(k), 11)
+            _block(sheet, x, y, (wide, high), *[part[b, k] for part in blocked], numbered)
+        middle = 92 + b * (lines * block[1] + 12) + (lines * block[1] - 24) / 2
+        size = 11.5 if lines * block[1] > 50 else 9  # a single row is lower than its name is long
+        sheet.text(22, middle, f"sequence {b}", size, "center", rotation=90)
+    y = sheet.height - 30
+    sheet.box(58, y - 6, 16, 12, ORANGE)
+    sheet.text(80, y, "bold, orange: one number of a query", 11.5)
+    sheet.box(300, y - 6, 16, 12, TINTS[0], BLUE)
+    sheet.text(322, y, "italic, blue: one of the input", 11.5)
+    if not numbered:
+        sheet.text(58, y + 17, "too many entries for numbers in the cells", 11.5, color=FAINT)
+    return sheet.picture(
+        f"Blocks: {title}, {', '.join(names)} = {tuple(numbers.shape)}, entries numbered by "
+        f"token and feature."
+    )
+
+
+def _block(sheet, x, y, cell, numbers, reach_query, reach_input, numbered):
+    wide, high = cell
+    rows, columns = numbers.shape
+    colours = torch.ones(rows, columns, 3)
+    colours[reach_input] = torch.tensor([0.80, 0.88, 0.96])
+    colours[reach_query] = torch.tensor([0.76, 0.33, 0.04])
+    extent = (x, x + columns * wide, y + rows * high, y)
+    sheet.ax.imshow(colours.numpy(), extent=extent, aspect="auto", interpolation="nearest")
+    sheet.box(x, y, columns * wide, rows * high, edge=INK, line=1)
+    sheet.grid(x, y, cell, rows, columns)
+    if not numbered:
+        return
+    size = min(11.0, wide / 2.1)
+    for i in range(rows):
+        for j in range(columns):
+            centre = (x + (j + 0.5) * wide, y + (i + 0.5) * high)
+            style = {"style": "italic"} if reach_input[i, j] else {}
+            if reach_query[i, j]:
+                style = {"color": "white", "weight": "bold"}
+            sheet.number(*centre, str(int(numbers[i, j])), size, **style)

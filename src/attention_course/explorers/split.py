@@ -5,10 +5,19 @@ import torch
 
 from .. import lectures
 from ..attention import LoopedMultiHeadAttention, MultiHeadAttention
-from ..figures import explored
+from ..figures.sheet import FAINT, INK, Sheet
 from ..tables import largest_difference
 from .explorer import Explorer
-from .parts import ROUNDING, check_heads, choice, random_input, untrained, whole
+from .parts import (
+    MOST_NUMBERED_TOKENS,
+    ROUNDING,
+    check_heads,
+    choice,
+    head_name,
+    random_input,
+    untrained,
+    whole,
+)
 
 MEASURE_SECONDS = 1.2  # for both together, well below the two that the button names
 _FAULTS = [
@@ -65,7 +74,7 @@ def _render_split(state):
     )  # nn.Linear keeps (out, in); the slide has inputs down
     difference = (expected - output).abs()[0]
     shape = tuple(output.shape)
-    picture = explored.split(w_query, order, difference, shape, largest, times)
+    picture = draw(w_query, order, difference, shape, largest, times)
     text = (
         f"Both outputs have shape {shape}. Largest difference between loop and split: {largest}. "
     )
@@ -112,3 +121,57 @@ def _measure_split(state):
     loop, split, x = _loop_and_split(state)
     times = compare_times({"loop": loop, "split": split}, x, seconds=MEASURE_SECONDS)
     return {"times": {name: times.median(name) for name in ("loop", "split")}}
+
+
+def draw(w_query, order, difference, shape, largest, times):
+    """Draw W_Q with its head bands, and where loop and split differ.
+
+    w_query: (d_model, d_model), inputs down. order: the head in each band. difference:
+    (tokens, d_model) of the first item. largest: text. times: {name: seconds}, may be empty.
+    """
+    d_model, num_heads = w_query.shape[0], len(order)
+    side, top = 200, 78
+    sheet = Sheet(380)
+    sheet.title(34, 16, "W_Q: the heads side by side")
+    decimals = 1 if d_model <= MOST_NUMBERED_TOKENS else None
+    sheet.matrix(34, top, w_query, (side / d_model,) * 2, decimals=decimals, size=10.5)
+    band = side / num_heads
+    for place, h in enumerate(order):
+        sheet.box(34 + place * band, top, band, side, edge=INK, line=1.6)
+        head_name(sheet, 34 + (place + 0.5) * band, top - 10, h, num_heads)
+    sheet.text(20, top + side / 2, "input numbers", 11.5, "center", rotation=90)
+    sheet.text(34, 40, f"{d_model} × {d_model}", 11.5, color=FAINT)
+    sheet.title(284, 16, "output, |loop − split|")
+    sheet.text(284, 40, f"both outputs have shape {shape}", 11.5, color=FAINT)
+    tokens = difference.shape[0]
+    cell = (side / d_model, min(side / tokens, 25))
+    same = largest.startswith("below")
+    shown = torch.zeros_like(difference) if same else difference
+    decimals = None if same or max(d_model, tokens) > MOST_NUMBERED_TOKENS else 2
+    sheet.matrix(284, top, shown, cell, limits=(0.0, shown.max().item() or 1.0), decimals=decimals)
+    if same:
+        place = (284 + side / 2, top + cell[1] * tokens / 2)
+        sheet.text(*place, "0 up to rounding", 12, "center", color=FAINT)
+    sheet.text(272, top + cell[1] * tokens / 2, "tokens", 11.5, "center", rotation=90)
+    sheet.text(284 + side / 2, top - 10, "d_model", 11.5, "center")
+    sheet.title(284, top + side + 18, f"difference: {largest}")
+    if max(d_model, tokens) > MOST_NUMBERED_TOKENS:
+        sheet.text(34, top + side + 18, "too many cells for numbers", 11.5, color=FAINT)
+    _times(sheet, top + side + 40, times)
+    return sheet.picture(
+        f"Heat maps: W_Q, {d_model} by {d_model}, with the bands of {num_heads} heads, and the "
+        f"difference between loop and split, {tokens} tokens by {d_model} numbers."
+        + (" Bars: their times." if times else "")
+    )
+
+
+def _times(sheet, top, times):
+    if not times:
+        sheet.text(34, top + 12, "times: not measured for these sizes", 11.5, color=FAINT)
+        return
+    unit = 300 / max(times.values())
+    for i, (name, seconds) in enumerate(times.items()):
+        y = top + 4 + 22 * i
+        sheet.text(76, y + 8, name, 12, "right")
+        sheet.bar(84, y, seconds * unit, 16)
+        sheet.text(90 + seconds * unit, y + 8, f"{seconds * 1e3:.3f} ms", 11.5)

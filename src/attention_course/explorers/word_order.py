@@ -8,11 +8,22 @@ import torch
 
 from .. import lectures
 from ..attention import attention, causal_mask
-from ..figures import explored
+from ..figures.sheet import FAINT, INK, LINE, ORANGE, Sheet, drawable, turned
 from ..positions import LearnedPositions, rotary, sinusoidal
-from ..tables import largest_difference
+from ..tables import largest_difference, power_text
 from .explorer import Explorer, Impossible
-from .parts import LABEL, ROUNDING, WIDE, choice, count, split_words, switch, untrained, whole
+from .parts import (
+    LABEL,
+    MOST_NUMBERED_TOKENS,
+    ROUNDING,
+    WIDE,
+    choice,
+    count,
+    split_words,
+    switch,
+    untrained,
+    whole,
+)
 
 _OWN = "own words"
 _SENTENCES = [lectures.ALL_DOGS, lectures.TWO_ITS, _OWN]
@@ -61,7 +72,7 @@ def _render_word_order(state):
     back = torch.tensor(places).argsort()  # where each word of the first order went
     sizes = (first - second[back]).abs().amax(-1).tolist()
     shown = hidden if state["mask"] else None
-    picture = explored.word_order(
+    picture = draw(
         (words, weights, shown),
         ([words[i] for i in places], other, shown),
         sizes,
@@ -148,6 +159,61 @@ def _order_status(words, places, sizes, outputs, weights):
         if len(where) > 1:
             apart = largest_difference(outputs[where[0]], outputs[where[-1]])
             text += f"First and last {word} in the first order differ by: {apart}. "
-    if len(words) > explored.MOST_NUMBERED_TOKENS:
+    if len(words) > MOST_NUMBERED_TOKENS:
         text += "More than 8 words: no numbers in the cells."
     return text.strip()
+
+
+def draw(first, second, differences, rounding):
+    """Draw the weights of two orders side by side and the difference of each word's output.
+
+    first, second: (words, weights (tokens, tokens), hidden or None). differences: {word: size};
+    sizes below `rounding` are rounding.
+    """
+    words = [drawable(word, i + 1, room=56) for i, word in enumerate(first[0])]
+    tokens = len(words)
+    high = max(17, min(36, 190 // tokens))
+    top = 52 + 8 * max(map(len, words)) if turned(words, 178 / tokens) else 56
+    bottom = top + high * tokens
+    sheet = Sheet(bottom + 84 + 20 * tokens)
+    names = dict(zip(first[0], words, strict=True))
+    limits = (0.0, max(first[1].max().item(), second[1].max().item()))
+    decimals = 2 if tokens <= MOST_NUMBERED_TOKENS else None
+    for x, title, (order, weights, hidden) in (
+        (66, "weights, first order", first),
+        (316, "weights, second order", second),
+    ):
+        sheet.title(x, 14, title)
+        labels = [names[word] for word in order]
+        cell = (178 / tokens, high)
+        size = min(11.0, cell[0] / 1.9)
+        sheet.matrix(x, top, weights, cell, labels, labels, hidden, limits, decimals, size)
+    sheet.title(20, bottom + 26, "difference of each word's output between the two orders")
+    _differences(sheet, bottom + 42, words, list(differences), rounding)
+    if decimals is None:
+        text = f"more than {MOST_NUMBERED_TOKENS} words: no numbers in the cells"
+        sheet.text(480, sheet.height - 12, text, 11, "right", color=FAINT)
+    return sheet.picture(
+        f"Two heat maps: the weights of {tokens} words in two orders, on one scale. Bars: how far "
+        f"each word's output differs between them, against the rounding size "
+        f"{power_text(rounding)}."
+    )
+
+
+def _differences(sheet, top, words, sizes, rounding):
+    left, unit = 90, 32  # pixels for each power of ten, from 1e-9
+
+    def place(size):
+        return left + unit * max(0.0, math.log10(max(size, 1e-9)) + 9)
+
+    for i, (word, size) in enumerate(zip(words, sizes, strict=True)):
+        y, real = top + 20 * i, size >= rounding
+        sheet.text(left - 6, y + 9, word, 12, "right")
+        sheet.bar(left, y + 2, place(size) - left, 14, ORANGE if real else LINE)
+        text = f"{size:.2g}" if real else "0" if size == 0 else "rounding"
+        sheet.text(max(place(size), place(rounding)) + 6, y + 9, text, 11.5)
+    bottom = top + 20 * len(words)
+    sheet.line([place(rounding)] * 2, [top, bottom + 4], INK, linestyle="--")
+    sheet.text(
+        place(rounding), bottom + 14, f"rounding: below {power_text(rounding)}", 11, "center"
+    )
