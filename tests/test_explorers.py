@@ -521,7 +521,7 @@ def test_query_gives_the_lectures_scores_and_the_two_it_agree():
     scores = texts(drawn("query", Text, **lecture), x=272)
     assert scores[1] == str(lectures.IT_DOG_KEY)
     assert scores[4] == str(lectures.IT_BALL_KEY)
-    assert "Tokens 6 and 10 are one word: weights differ by: below 1e-6" in says("query")
+    assert "Tokens 6 and 10 are one word: weights differ by below 1e-6" in says("query")
     assert says("query", query=6).replace("token 6", "token 10") == says("query")
     plain = texts(drawn("query", Text, key_0=1, key_1=1, key_2=1), x=272)
     assert (plain[1], plain[4]) == (str(lectures.IT_DOG), str(lectures.IT_BALL))
@@ -554,7 +554,7 @@ def test_query_gives_the_weights_and_the_context_of_the_formula(
     status = says("query", **state)
     assert f"It prefers {words[weights.argmax()]}, token {weights.argmax()}" in status
     assert f"weight {weights.max():.2f}" in status
-    assert status.endswith(f"Its context vector: {', '.join(numbers)}.")
+    assert f"Its context vector: {', '.join(numbers)}. d_model {d_model}, " in status
 
 
 def test_w_key_has_an_effect_that_one_sees():

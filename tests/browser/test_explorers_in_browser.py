@@ -92,7 +92,7 @@ def test_every_control_leads_to_the_picture_and_the_words_of_its_state(
         before = twin.status
         press(page, server, twin, control_name)
         assert twin.status != before
-        while "<img" not in twin._picture_place.value:  # on, to the next sizes that fit
+        while "<img" not in twin._lines[0].value:  # on, to the next sizes that fit
             wait_for_sentence(page, twin)
             press(page, server, twin, control_name)
         assert_shows(page, twin)
@@ -170,17 +170,24 @@ def test_markup_in_own_words_is_seen_as_text(page, server, open_explorer):
     assert_shows(page, twin)
 
 
+QUICK_KEYS = """async node => {
+    const key = {key: "ArrowRight", keyCode: 39, which: 39, bubbles: true, cancelable: true};
+    for (let press = 0; press < 20; press++) {
+        node.dispatchEvent(new KeyboardEvent("keydown", key));
+        await new Promise(done => setTimeout(done, 25));
+    }
+}"""
+
+
 def test_of_twenty_quick_keys_the_first_and_the_last_are_drawn(page, server, open_explorer):
-    twin = open_explorer("heads")
+    twin = open_explorer("word_order")
     place = list(twin.controls).index("d_model")
     handle = page.locator(".explorer-controls > *").nth(place).locator(server.handle)
-    handle.focus()
     page.evaluate(stacks.WATCH)
-    for _ in range(20):
-        page.keyboard.press("ArrowRight")
-    twin.controls["d_model"].value = 24  # its end: 18 steps are enough
+    handle.evaluate(QUICK_KEYS)
+    twin.controls["d_model"].value = 24  # its end, after 16 of them
     assert_shows(page, twin)
-    assert page.evaluate("window.times.length") <= 2
+    assert 1 <= page.evaluate("window.times.length") <= 2
 
 
 @pytest.mark.parametrize("name", NAMES)

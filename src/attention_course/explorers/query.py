@@ -67,7 +67,8 @@ def _render(state):
         words, chosen, (x[chosen], queries[chosen], keys, values), (straight, turned, straight),
         (scores[chosen], weights[chosen], context[chosen]), divided,
     )  # fmt: skip
-    return picture, _status(words, chosen, scores, weights, context[chosen])
+    status = _status(words, chosen, scores, weights, context[chosen])
+    return picture, f"{status} d_model {d_model}, head_dim {head_dim}."
 
 
 def _embeddings(words, d_model):
@@ -89,7 +90,7 @@ def _status(words, chosen, scores, weights, context):
     same = [i for i, word in enumerate(words) if word.lower() == words[chosen].lower()]
     if len(same) > 1:
         apart = largest_difference(weights[same[0]], weights[same[-1]])
-        text += f" Tokens {same[0]} and {same[-1]} are one word: weights differ by: {apart}."
+        text += f" Tokens {same[0]} and {same[-1]} are one word: weights differ by {apart}."
     return text
 
 

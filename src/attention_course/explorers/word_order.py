@@ -76,13 +76,10 @@ def _render(state):
     back = torch.tensor(places).argsort()  # where each word of the first order went
     sizes = (first - second[back]).abs().amax(-1).tolist()
     shown, head = hidden if state["mask"] else None, state["head"]
-    picture = draw(
-        (words, weights[head], shown),
-        ([words[i] for i in places], other[head], shown),
-        sizes,
-        f"head {head} of {len(weights)}",
-    )
-    return picture, _status(words, places, sizes, first)
+    name = f"head {head} of {len(weights)}"
+    second_words = [words[i] for i in places]
+    picture = draw((words, weights[head], shown), (second_words, other[head], shown), sizes, name)
+    return picture, f"{_status(words, places, sizes, first)} The weights are those of {name}."
 
 
 def _check_even(state):
