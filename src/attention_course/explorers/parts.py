@@ -47,7 +47,7 @@ def _control(kind, label, value, **options):
 
 def head_widths():
     """Return the control of head_dim; 0 is the share of d_model."""
-    shared = [("d_model / num_heads", 0)]
+    shared = [("share", 0)]
     return steps("head_dim", shared + [(str(width), width) for width in range(1, 13)], 0)
 
 

@@ -39,7 +39,7 @@ def explore_query():
         "d_model": whole("d_model", 1, 6, 3),
         "head_dim": whole("head_dim", 1, 6, 3),
         **{f"key_{i}": whole(f"W_K, number {i}", -10, 10, _DIAGONAL[i]) for i in range(3)},
-        "divide": switch("divide by √head_dim", True),
+        "divide": switch("÷ √head_dim", True),
     }
     bounds = {"query": lambda state: len(state["words"].split()) - 1}
     enabled = {

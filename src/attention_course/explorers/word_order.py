@@ -76,7 +76,7 @@ def _render(state):
     back = torch.tensor(places).argsort()  # where each word of the first order went
     sizes = (first - second[back]).abs().amax(-1).tolist()
     shown, head = hidden if state["mask"] else None, state["head"]
-    name = f"head {head} of {len(weights)}"
+    name = f"head {head} of {len(weights)}, d_model {x.shape[1]}"
     second_words = [words[i] for i in places]
     picture = draw((words, weights[head], shown), (second_words, other[head], shown), sizes, name)
     return picture, f"{_status(words, places, sizes, first)} The weights are those of {name}."
