@@ -39,8 +39,11 @@ def names_height(names, step):
     return 10 + 8 * max(map(len, names)) if turned(names, step) else 20
 
 
-def moved_bars(sheet, left, top, step, moved, disturbed):
-    """Draw how far each token's output moved; moved: (tokens,), disturbed: the token changed."""
+def moved_bars(sheet, left, top, step, moved, disturbed, odd=()):
+    """Draw how far each token's output moved; moved: (tokens,), disturbed: the token changed.
+
+    odd: the tokens that should not have moved.
+    """
     sheet.text(left, top - 28, "output moved", 11.5, bold=True)
     sheet.text(left, top - 10, "▶ disturbed", 11, color=ORANGE)
     unit = min(60, 445 - left) / (max(moved.tolist()) or 1)
@@ -51,8 +54,10 @@ def moved_bars(sheet, left, top, step, moved, disturbed):
         if amount == 0:
             sheet.text(left, y, "stays", 11.5, color=FAINT)
             continue
-        sheet.bar(left, y - 0.28 * step, amount * unit, 0.56 * step, BLUE)
-        sheet.text(left + amount * unit + 4, y, f"{amount:.2f}", 11.5)
+        color = ORANGE if i in odd else BLUE
+        sheet.bar(left, y - 0.28 * step, amount * unit, 0.56 * step, color)
+        text = f"{amount:.2f} ✗" if i in odd else f"{amount:.2f}"
+        sheet.text(left + amount * unit + 4, y, text, 11.5, bold=i in odd)
 
 
 def every_head(sheet, left, top, weights, chosen, limits, hidden=None):
