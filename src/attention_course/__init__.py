@@ -20,6 +20,7 @@ from .positions import LearnedPositions, rotary, sinusoidal
 _LAZY = {
     "compare_on_gpu": "timing",
     "compare_times": "timing",
+    "explore_attention": "explorers",
     "explore_heads": "explorers",
     "explore_mask": "explorers",
     "explore_query": "explorers",

@@ -12,12 +12,10 @@ import ipywidgets as widgets
 import pytest
 import stacks
 
-import attention_course
-
 expect = pytest.importorskip("playwright.sync_api").expect
 
 pytestmark = pytest.mark.long
-NAMES = ["query", "mask", "heads", "split", "shapes", "word_order"]
+NAMES = list(stacks.CALLS)
 SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
 
 
@@ -26,25 +24,32 @@ def open_explorer(server, page):
     """Return a function that shows an explorer in the page and returns its twin."""
 
     def run(name):
-        call = f"explore_{name}"
-        server.write(f"{call}.ipynb", f"from attention_course import {call}\n\n{call}()")
-        server.run(page, f"{call}.ipynb")
+        server.write(f"{name}.ipynb", f"{stacks.CALLS[name]}\nexplorer")
+        server.run(page, f"{name}.ipynb")
         page.wait_for_selector(".explorer img")
-        return getattr(attention_course, call)()
+        return twin_of(name)
 
     yield run
     assert page.locator(server.complaints).count() == 0
+
+
+def twin_of(name):
+    """Return the same explorer in this process."""
+    names = {}
+    exec(stacks.CALLS[name], names)
+    return names["explorer"]
 
 
 def assert_shows(page, twin):
     """Wait until the page shows the twin's status; then compare the pictures."""
     shown = page.locator(".explorer [role=status]")
     expect(shown).to_have_text(twin.status, timeout=stacks.SECONDS * 1000)
-    encoded = base64.b64encode(twin.picture.png()).decode()
+    encoded = base64.b64encode(twin.picture.svg().encode()).decode()
     image = page.locator(".explorer img")
-    assert image.get_attribute("src") == f"data:image/png;base64,{encoded}"
+    assert image.get_attribute("src") == f"data:image/svg+xml;base64,{encoded}"
     assert image.get_attribute("alt") == twin.picture.description
     assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") > 400
+    expect(page.locator(".explorer")).to_contain_text(twin.task)
 
 
 def press(page, server, twin, name):
@@ -56,9 +61,9 @@ def press(page, server, twin, name):
         shown.locator("input").press("Space")
         control.value = not control.value
     elif isinstance(control, widgets.Text):
-        shown.locator("input").fill("cats chase dogs and cats")
+        shown.locator("input").fill("cats chase dogs and a bat")
         shown.locator("input").press("Enter")
-        control.value = "cats chase dogs and cats"
+        control.value = "cats chase dogs and a bat"
     elif isinstance(control, widgets.Dropdown):
         last = control.index == len(control.options) - 1
         arrow = "ArrowUp" if last else "ArrowDown"
@@ -91,7 +96,7 @@ def test_every_control_leads_to_the_picture_and_the_words_of_its_state(
         before = twin.status
         press(page, server, twin, control_name)
         assert twin.status != before
-        while "<img" not in twin._picture_place.value:  # on, to the next sizes that fit
+        while "<img" not in twin._lines[0].value:  # on, to the next sizes that fit
             wait_for_sentence(page, twin)
             press(page, server, twin, control_name)
         assert_shows(page, twin)
@@ -119,17 +124,18 @@ def screenshot(page, server, name, kind="light"):
     page.locator(".explorer").screenshot(path=folder / f"{name}_{kind}.png")
 
 
-def test_the_button_measures_and_says_so(page, server, open_explorer):
-    open_explorer("split")
+@pytest.mark.parametrize(("name", "told"), [("split", "times as long"), ("heads", "in a loop:")])
+def test_the_button_measures_and_says_so(page, server, open_explorer, name, told):
+    open_explorer(name)
     button = page.locator(".explorer-controls button")
     button.press("Enter")
     status = page.locator(".explorer [role=status]")
     page.wait_for_function(
-        "document.querySelector('.explorer [role=status]').textContent.includes('times as long')"
+        f"document.querySelector('.explorer [role=status]').textContent.includes('{told}')"
     )
-    assert re.search(r"Loop \d+\.\d+ ms, split \d+\.\d+ ms", status.text_content())
+    assert re.search(r"\d+\.\d+ ms, split:? \d+\.\d+ ms", status.text_content())
     assert button.is_enabled()
-    screenshot(page, server, "split_measured")
+    screenshot(page, server, f"{name}_measured")
 
 
 def test_tab_reaches_every_control(page, server, open_explorer):
@@ -157,16 +163,35 @@ def test_markup_in_own_words_is_seen_as_text(page, server, open_explorer):
     twin.controls["words"].value = markup
     wait_for_sentence(page, twin)
     assert markup in page.locator(".explorer").text_content()
-    assert page.locator("#planted, .explorer img").count() == 0
+    assert page.locator("#planted").count() == 0
+    assert page.locator(".explorer img").count() == 1
     screenshot(page, server, "word_order_markup")
-    field.fill("$x$ & cats")  # refused again, and then accepted
-    field.press("Enter")
-    twin.controls["words"].value = "$x$ & cats"
-    wait_for_sentence(page, twin)
-    field.fill("$x$ and cats")
-    field.press("Enter")
-    twin.controls["words"].value = "$x$ and cats"
+    for words in ("", "$x$ & cats"):  # refused, and then accepted
+        field.fill(words)
+        field.press("Enter")
+        twin.controls["words"].value = words
+        wait_for_sentence(page, twin)
     assert_shows(page, twin)
+
+
+QUICK_KEYS = """async node => {
+    const key = {key: "ArrowRight", keyCode: 39, which: 39, bubbles: true, cancelable: true};
+    for (let press = 0; press < 20; press++) {
+        node.dispatchEvent(new KeyboardEvent("keydown", key));
+        await new Promise(done => setTimeout(done, 25));
+    }
+}"""
+
+
+def test_of_twenty_quick_keys_the_first_and_the_last_are_drawn(page, server, open_explorer):
+    twin = open_explorer("word_order")
+    place = list(twin.controls).index("d_model")
+    handle = page.locator(".explorer-controls > *").nth(place).locator(server.handle)
+    page.evaluate(stacks.WATCH)
+    handle.evaluate(QUICK_KEYS)
+    twin.controls["d_model"].value = 24  # its end, after 16 of them
+    assert_shows(page, twin)
+    assert 1 <= page.evaluate("window.times.length") <= 2
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -196,12 +221,11 @@ def test_words_stand_out_in_the_dark_theme(dark_server, page):  # the page is cl
     if dark_server.classic:
         pytest.skip("Notebook 6 has no dark theme")
     for name in NAMES:
-        call = f"explore_{name}"
-        dark_server.write(f"{call}.ipynb", f"from attention_course import {call}\n\n{call}()")
-        dark_server.run(page, f"{call}.ipynb")
+        dark_server.write(f"{name}.ipynb", f"{stacks.CALLS[name]}\nexplorer")
+        dark_server.run(page, f"{name}.ipynb")
         page.wait_for_selector(".explorer img")
         screenshot(page, dark_server, name, "dark")
         ink = page.locator(".explorer [role=status]").evaluate(
             "node => getComputedStyle(node).color.match(/[\\d.]+/g).slice(0, 3).map(Number)"
         )
-        assert min(ink) > 180, f"{call}: the status is written in {ink} on a dark page"
+        assert min(ink) > 180, f"{name}: the status is written in {ink} on a dark page"
