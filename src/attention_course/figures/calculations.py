@@ -54,6 +54,11 @@ def one_query(words, X, matrices, query, hidden=None, step=None, decimals=1):
     )
 
 
+def _shade(weights):
+    """Return the colours of weights, as in the heat maps."""
+    return [[to_hex(colormaps[WEIGHTS](0.05 + 0.9 * w)) for w in row] for row in weights.tolist()]
+
+
 def _described(words, numbers, name, hidden, notes):
     told = f"The way from the embeddings to {name}"
     if notes:
@@ -106,7 +111,6 @@ def _places(words, numbers, query, decimals, hidden):
 def _looks(words, numbers, query, hidden):
     """Return what sets each grid of `one_query` apart: names, colours, and what is hidden."""
     n, width = numbers["X"].shape
-    shade = [[to_hex(colormaps[WEIGHTS](0.05 + 0.9 * w))] for [w] in numbers["weight"].tolist()]
     looks = {
         "X": {
             "rows": words,
@@ -117,7 +121,7 @@ def _looks(words, numbers, query, hidden):
         "V": {"tint": VALUE},
         "score": {"shape": f"({n})"},
         "scaled": {"shape": f"({n})"},
-        "weight": {"shape": f"({n})", "tint": shade},
+        "weight": {"shape": f"({n})", "tint": _shade(numbers["weight"])},
         "parts": {"name": "weight × V", "tint": "white"},
         "z": {"name": f"z{query}", "tint": VALUE, "shape": f"({numbers['z'].shape[1]})"},
     }
@@ -270,6 +274,13 @@ class _Paint:
             0, y, cells, name, self.shape(tokens, self.d_model), behind=self.batch - 1, **more
         )
 
+    def weights(self, x, y, weights, named, shape, side, **more):
+        """The weights of one head by their colours, the future hatched."""
+        tokens = len(weights)
+        more |= {"tint": _shade(weights), "hidden": causal_mask(tokens).tolist(), "step": 3}
+        more |= {"cell": (side, side), "behind": self.batch - 1}
+        return Grid(x, y, [[None] * tokens] * tokens, "weights" * named, shape * named, **more)
+
 
 def _head_grids(paint, numbered, parts, merged, weights, kept, split, merge):
     heads, tokens, head_dim = parts.shape
@@ -279,36 +290,19 @@ def _head_grids(paint, numbered, parts, merged, weights, kept, split, merge):
     x2 = x1 + paint.d_model * paint.wide + 78
     y1 = tokens * paint.high + 64
     y2 = y1 + tokens * side + 64
-    whole, whole_heads = paint.shape(tokens, paint.d_model), paint.shape(heads, tokens, head_dim)
+    whole, of_heads = paint.shape(tokens, paint.d_model), paint.shape(heads, tokens, head_dim)
+    of_weights, lost = paint.shape(heads, tokens, tokens), {"wrong": not split}
     grids = {
         "X": paint.plain(0, "X", [paint.token]),
         "Q": paint.numbers(x1, 0, numbered, "Q (K, V alike)", whole, step=1),
     }
     for h in range(heads):
-        x, middle = x2 + h * block, h == (heads - 1) // 2
-        shades = [
-            [to_hex(colormaps[WEIGHTS](0.05 + 0.9 * w)) for w in row] for row in weights[h].tolist()
-        ]
+        x, once = x2 + h * block, h == (heads - 1) // 2  # one name and one shape for all heads
+        own = parts[h], of_heads * once
         grids |= {
-            f"head {h}": paint.numbers(
-                x, 0, parts[h], f"head {h}", whole_heads * middle, step=2, wrong=not split
-            ),
-            f"weights {h}": Grid(
-                x,
-                y1,
-                [[None] * tokens] * tokens,
-                "weights" * middle,
-                paint.shape(heads, tokens, tokens) * middle,
-                (side, side),
-                tint=shades,
-                hidden=causal_mask(tokens).tolist(),
-                behind=paint.batch - 1,
-                step=3,
-                wrong=not split,
-            ),
-            f"context {h}": paint.numbers(
-                x, y2, parts[h], "context" * middle, whole_heads * middle, step=3, wrong=not split
-            ),
+            f"head {h}": paint.numbers(x, 0, own[0], f"head {h}", own[1], step=2, **lost),
+            f"weights {h}": paint.weights(x, y1, weights[h], once, of_weights, side, **lost),
+            f"context {h}": paint.numbers(x, y2, own[0], "context" * once, own[1], step=3, **lost),
         }
     wrong = not (split and merge)
     return grids | {
