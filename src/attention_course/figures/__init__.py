@@ -5,17 +5,24 @@ hatches what a mask hides, and carries a description in words.
 """
 
 from .basic import Picture, bars, draw_heat_map, heat_map, heat_maps, lines, spread
+from .calculations import heads_at_once, one_query
+from .flow import Arrow, Grid, flow
 from .heads import head_grid
 from .times import ratio_maps, time_bars
 
 __all__ = [
+    "Arrow",
+    "Grid",
     "Picture",
     "bars",
     "draw_heat_map",
+    "flow",
     "head_grid",
+    "heads_at_once",
     "heat_map",
     "heat_maps",
     "lines",
+    "one_query",
     "ratio_maps",
     "spread",
     "time_bars",
