@@ -135,24 +135,31 @@ def _draw_grid(sheet, grid, step):
 
 def _fill(sheet, grid):
     wide, high = grid.cell
-    for i, row in enumerate(grid.cells):
-        for j, value in enumerate(row):
+    texts = [[_text(value, grid.decimals) for value in row] for row in grid.cells]
+    size = 12 if max(len(text) for row in texts for text in row) <= 4 else 11
+    for i, row in enumerate(texts):
+        for j, text in enumerate(row):
             x, y = grid.x + j * wide, grid.y + i * high
             face = grid.tint if isinstance(grid.tint, str) else grid.tint[i][j]
             if grid.hidden is not None and grid.hidden[i][j]:
                 sheet.box(x, y, wide, high, HIDDEN, "#999999", 0.4, hatch="////")
                 continue
             sheet.box(x, y, wide, high, face)
-            if value is not None:
+            if text:
                 dark, strong = sum(to_rgb(face)) < 1.6, (i, j) in grid.strong
-                text = short_number(value, grid.decimals) if isinstance(value, float) else value
                 weight = "bold" if dark or strong else "normal"
                 place = (x + wide / 2, y + high / 2)
-                sheet.number(*place, str(text), 11, "white" if dark else INK, weight)
+                sheet.number(*place, text, size, "white" if dark else INK, weight)
     sheet.grid(grid.x, grid.y, grid.cell, len(grid.cells), len(grid.cells[0]), CELLS)
     for i, j in grid.strong:
         x, y = grid.x + j * wide, grid.y + i * high
         _frame(sheet, x, y, x + wide, y + high, INK, 1.6)
+
+
+def _text(value, decimals):
+    if value is None:
+        return ""
+    return short_number(value, decimals) if isinstance(value, float) else str(value)
 
 
 def _frame(sheet, left, top, right, bottom, color, lw, dotted=False):
