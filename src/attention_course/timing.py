@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy
 import torch
+
 from .attention import LoopedMultiHeadAttention, MultiHeadAttention
 from .bars import bar
 from .fair import check_equal, modules_of, standing_on

@@ -36,12 +36,13 @@ class Verdict:
 class Exercise:
     """One exercise. Called with an answer, it prints the verdict.
 
-    name: what the learner binds. notebook: its number. title: as in the heading.
+    name: what the learner binds. notebook: its number, or its name where it stands in further/.
+    title: as in the heading.
     judge: takes an answer, returns what a right one shows, raises Wrong for any other.
     """
 
     name: str
-    notebook: int
+    notebook: int | str
     title: str
     judge: callable
 
@@ -73,15 +74,17 @@ def exercise(name, notebook, title):
 def progress(namespace=None):
     """Print which exercises of this notebook are tried and passed; each is checked again.
 
-    namespace: name -> value; the notebook's own unless it is given. The notebook is the one
-    whose exercises stand in it.
+    namespace: name -> value; the notebook's own unless it is given. The notebook is the
+    last whose exercises stand in it.
     """
     if namespace is None:
         namespace = sys._getframe(1).f_globals
-    notebooks = {e.notebook for name, e in EXERCISES.items() if name in namespace}
+    here = [each.notebook for name, each in EXERCISES.items() if name in namespace]
+    # what was pasted from an earlier notebook stands here too
+    notebook = max(here, key=lambda n: (int(str(n)[:2]), str(n)), default=None)
     rows = []
     for name, each in EXERCISES.items():
-        if each.notebook in notebooks:
+        if each.notebook == notebook:
             verdict = each.verdict(namespace.get(name))
             rows.append([each.title, name, _mark(verdict.tried), _mark(verdict.passed)])
     if not rows:
