@@ -1,9 +1,9 @@
-"""Notebook 5: shapes before they are run, the split, and a row of a trace that is wrong."""
+"""Notebook 5: shapes before they are run, what `view` can join; Further: the wrong row."""
 
 import torch
 
 from ..attention import MultiHeadAttention, attention, causal_mask
-from .exercise import Wrong, draw, entries, exercise, numbers, run, untrained
+from .exercise import Wrong, entries, exercise, run, untrained
 
 SIZES = {"batch": 4, "tokens": 6, "num_heads": 2, "head_dim": 5, "d_model": 10}
 
@@ -20,37 +20,44 @@ def check_seven_shapes(answer):
     return "All seven, before any of them was run."
 
 
-@exercise("split_heads", 5, "Split into heads")
-def check_split_heads(answer):
-    """projected (4, 6, 10), 2 -> (4, 2, 6, 5)."""
-    [projected] = draw((4, 6, 10))
-    result = run(answer, projected, 2)
-    shape = tuple(result.shape) if isinstance(result, torch.Tensor) else ()
-    if shape == (4, 6, 2, 5):
-        raise Wrong(
-            "The shape is (4, 6, 2, 5): the tokens come before the heads. Swap them, so that each "
-            "head has a table of tokens to itself."
-        )
-    if shape == (4, 2, 5, 6):
-        raise Wrong("The shape is (4, 2, 5, 6): each head's table lies on its side, as in Kᵀ.")
-    per_head = numbers(result, (4, 2, 6, 5), "batch, num_heads, tokens, head_dim")
-    right = projected.view(4, 6, 2, 5).transpose(1, 2)
-    if torch.equal(per_head, right):
-        return "Each head has its own 5 columns of every token."
-    if torch.equal(per_head, projected.view(4, 2, 6, 5)):
-        raise Wrong(
-            "The shape is right and the content is not: row 0 and row 1 of head 0 are both cut "
-            "from token 0. View as (batch, tokens, num_heads, head_dim) first, then swap."
-        )
-    if torch.equal(per_head, projected.view(4, 6, 5, 2).movedim(-1, 1)):
-        raise Wrong(
-            "Head 0 has the numbers 0, 2, 4, 6, 8 of each token, but 0 to 4 are its own: the last "
-            "two sizes of the view are exchanged."
-        )
-    raise Wrong(
-        "The shape is right and the content is not. Try it on numbered entries, as above: row i of "
-        "every head must come from token i."
-    )
+@exercise("can_join", 5, "When can view join")
+def check_can_join(answer):
+    """sizes, strides -> whether the last two axes can be read as one without a copy."""
+    for name, tensor in _tensors().items():
+        sizes, strides = tuple(tensor.shape), tensor.stride()
+        said = run(answer, sizes, strides)
+        if not isinstance(said, bool):
+            raise Wrong(f"True or False is wanted, but this is a {type(said).__name__}.")
+        if said != _can_join(tensor):
+            torch_does = "cannot" if said else "can"
+            raise Wrong(
+                f"It says {said} of {name}, with sizes {sizes} and strides {strides}, and `view` "
+                f"{torch_does} join its last two axes. Step from the last number of one row to "
+                f"the first of the next: is that the same step as within a row?"
+            )
+    return "The rule that torch goes by, at six tensors."
+
+
+def _tensors():
+    """Return {name: tensor}, some of which can be joined and some not."""
+    made = torch.zeros(2, 5, 12)
+    per_token = made.view(2, 5, 3, 4)
+    return {
+        "the split queries": per_token,
+        "the context, swapped back": torch.zeros(2, 3, 5, 4).transpose(1, 2),
+        "the split queries, swapped": per_token.transpose(1, 2),
+        "the first three numbers of each head": per_token[..., :3],
+        "every second number of each head": per_token[..., ::2],
+        "the split queries with the last two axes swapped": per_token.mT,
+    }
+
+
+def _can_join(tensor):
+    try:
+        tensor.view(*tensor.shape[:-2], -1)
+    except RuntimeError:
+        return False
+    return True
 
 
 class Suspect(MultiHeadAttention):
@@ -115,9 +122,7 @@ def _as_shape(said, step):
     try:
         return tuple(int(size) for size in said)
     except (TypeError, ValueError):
-        raise Wrong(
-            f"{step}: a shape such as (4, 6, 10) is wanted, but this is {said!r}."
-        ) from None
+        raise Wrong(f"{step}: a shape such as (1, 2, 3) is wanted, but this is {said!r}.") from None
 
 
 def _what_is_wrong(step, said, shape):
