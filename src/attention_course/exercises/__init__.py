@@ -23,11 +23,20 @@ To add one, say `two_heads` in notebook 3:
    A stub is a function or class whose body is `pass`, or a value, list or dictionary of None.
    Easy, medium or hard. The notebook's last code cell is `progress()`.
 
+   What later notebooks use is pasted there by the learner: `carried(name, answer)` gives it back,
+   or the course's own version where none is pasted.
+
 3. In `tests/wrong_answers.py`: three or more wrong answers, with words of their messages.
    `tests/test_exercises.py` finds the rest, and says where names and titles do not agree.
 """
 
-from .causal_mask import check_causal_head, check_keep_mask, check_silent_fault
+from .carried import carried
+from .causal_mask import (
+    check_causal_head,
+    check_keep_mask,
+    check_sees_future,
+    check_silent_fault,
+)
 from .exercise import EXERCISES, Verdict, Wrong, blame, exercise, numbers, progress, run, same
 from .faults import find_the_fault
 from .heads_in_a_loop import check_added_by, check_all_heads, check_predicted_r2
@@ -42,6 +51,7 @@ __all__ = [
     "Verdict",
     "Wrong",
     "blame",
+    "carried",
     "check_added_by",
     "check_all_heads",
     "check_attend_all",
@@ -56,6 +66,7 @@ __all__ = [
     "check_places",
     "check_predicted_r2",
     "check_query_weights",
+    "check_sees_future",
     "check_seven_shapes",
     "check_silent_fault",
     "check_wrong_row",

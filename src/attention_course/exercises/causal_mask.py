@@ -1,4 +1,4 @@
-"""Notebook 2: a causal head, a silent fault to find, the mask that keeps."""
+"""Notebook 2: a test for the future, a causal head; Further: a silent fault, two masks."""
 
 import math
 
@@ -8,6 +8,8 @@ from torch import nn
 from ..attention import attention, causal_mask
 from .exercise import Wrong, blame, draw, exercise, numbers, run, same
 from .faults import Answer
+
+FURTHER = "02_masks"  # in notebooks/further/
 
 
 class _AsModule(nn.Module):
@@ -22,6 +24,63 @@ class _AsModule(nn.Module):
 
     def forward(self, x):
         return self.function(x, self.W_query, self.W_key, self.W_value)
+
+
+@exercise("sees_future", 2, "A test for the future")
+def check_sees_future(answer):
+    """attend (tokens, width) -> (tokens, width) and x -> whether an output uses a later token."""
+    for name, hidden, sees, hint in _seers():
+        found = run(answer, _attend(hidden, after=name == "zero after the softmax"), *draw((5, 3)))
+        if isinstance(found, torch.Tensor) and found.dtype == torch.bool and found.dim() == 0:
+            found = found.item()
+        if not isinstance(found, bool):
+            raise Wrong(f"True or False is wanted, but this is a {type(found).__name__}.")
+        if found != sees:
+            raise Wrong(f"{found} for {name}. {hint}")
+    return "It tells five leaks from two masks that hide the future."
+
+
+def _seers():
+    """Yield (what it is, mask, whether it shows the future, what to say to who misses it)."""
+    causal = causal_mask(5)
+    hole, gap = causal.clone(), causal.clone()
+    hole[1, 3] = False
+    gap[3, 0] = True
+    yield (
+        "a causal mask",
+        causal,
+        False,
+        "The outputs of the edited token and of those after it may move: look at those before it.",
+    )
+    yield "no mask", torch.zeros(5, 5, dtype=torch.bool), True, "Every output uses every token."
+    yield "the mask begun one place late", causal_mask(5).triu(2), True, "Token 3 sees token 4."
+    yield (
+        "zero after the softmax",
+        causal,
+        True,
+        "The weights are zero in the right places, and still the earlier outputs move a little: "
+        "compare the outputs, with a small tolerance or none.",
+    )
+    yield (
+        "a mask with one hole: token 1 sees token 3",
+        hole,
+        True,
+        "Token 3 betrays it and no other: edit each token in turn, not the last one alone.",
+    )
+    past = ~causal & ~torch.eye(5, dtype=torch.bool)
+    yield "a mask that hides the past", past, True, "Each token sees all that come after it."
+    yield "a causal mask that hides token 0 from token 3 too", gap, False, "It hides the future."
+
+
+def _attend(hidden, after):
+    """Return a function of x: attention with the mask, or with zeros after the softmax."""
+
+    def attend(x):
+        if after:
+            return attention(x, x, x)[1].masked_fill(hidden, 0.0) @ x
+        return attention(x, x, x, hidden)[0]
+
+    return attend
 
 
 @exercise("causal_head", 2, "A causal head")
@@ -52,7 +111,7 @@ def numbers_or_nan(result, shape, meaning):
     return numbers(tensor, shape, meaning)
 
 
-@exercise("silent_fault", 2, "Find the silent fault")
+@exercise("silent_fault", FURTHER, "Find the silent fault")
 def check_silent_fault(answer):
     """What is wrong with a dealt module, and a token whose output is wrong: `case.answer(…)`."""
     if not isinstance(answer, Answer):
@@ -60,7 +119,7 @@ def check_silent_fault(answer):
     return answer.judged()
 
 
-@exercise("keep_mask", 2, "The mask that keeps")
+@exercise("keep_mask", FURTHER, "The mask that keeps")
 def check_keep_mask(answer):
     """tokens -> Boolean (tokens, tokens), True where the token may be seen."""
     mask = run(answer, 5)
@@ -69,9 +128,10 @@ def check_keep_mask(answer):
     numbers(mask, (5, 5), "a row for each token that attends, a column for each attended to")
     if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
         kind = mask.dtype if isinstance(mask, torch.Tensor) else type(mask).__name__
+        added = "hides what holds −∞ and nothing else"
         raise Wrong(
-            f"The mask holds {kind}, and a mask of numbers is added to the scores: it hides "
-            f"nothing. Make it Boolean: dtype=torch.bool."
+            f"The mask holds {kind}, and a mask of numbers is added to the scores: it {added}. "
+            f"A mask that keeps is Boolean: dtype=torch.bool."
         )
     hidden = causal_mask(5)
     mistakes = {

@@ -12,6 +12,7 @@ import torch
 from ..tables import table
 
 EXERCISES = {}  # the name that a learner binds -> its Exercise, in the order of the notebooks
+CARRIED = set()  # names that stand in a notebook because they were pasted from an earlier one
 
 _IDLE = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"}
 
@@ -36,12 +37,13 @@ class Verdict:
 class Exercise:
     """One exercise. Called with an answer, it prints the verdict.
 
-    name: what the learner binds. notebook: its number. title: as in the heading.
+    name: what the learner binds. notebook: its number, or its name where it stands in further/.
+    title: as in the heading.
     judge: takes an answer, returns what a right one shows, raises Wrong for any other.
     """
 
     name: str
-    notebook: int
+    notebook: int | str
     title: str
     judge: callable
 
@@ -85,7 +87,8 @@ def progress(namespace=None):
     """
     if namespace is None:
         namespace = sys._getframe(1).f_globals
-    notebooks = {e.notebook for name, e in EXERCISES.items() if name in namespace}
+    here = namespace.keys() - CARRIED
+    notebooks = {e.notebook for name, e in EXERCISES.items() if name in here}
     rows = []
     for name, each in EXERCISES.items():
         if each.notebook in notebooks:

@@ -171,7 +171,7 @@ class Answer:
                 f"The code is {self.code!r}, but one of these is wanted: {', '.join(case.codes)}."
             )
         if self.code != case._planted:
-            raise Wrong(f"It is not {self.code}: {MEANINGS[self.code][1]}.")
+            raise Wrong(f'It is not "{self.code}": {MEANINGS[self.code][1]}.')
         if self.token is None:
             raise Wrong(
                 f"{self.code} it is. The token is missing: a number from 0 to {TOKENS - 1}."

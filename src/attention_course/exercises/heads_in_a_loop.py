@@ -1,40 +1,48 @@
-"""Notebook 3: all heads and their mixing, a prediction for R², what one head adds."""
+"""Notebook 3: heads in a loop, a prediction for R²; Further: what one head adds."""
 
 import torch
 
 from ..attention import attention, causal_mask
 from .exercise import Wrong, draw, exercise, numbers, run, same
 
+FURTHER = "03_loop"  # in notebooks/further/
 
-@exercise("all_heads", 3, "All heads and their mixing")
+
+@exercise("all_heads", 3, "Heads in a loop")
 def check_all_heads(answer):
-    """x (tokens, d_model), heads [(W_Q, W_K, W_V), …], W_out -> output (tokens, d_model)."""
-    for tokens, num_heads, head_dim in ((7, 2, 3), (5, 3, 4)):  # 2 first: no triple of matrices
+    """x (batch, tokens, d_model), heads [(W_Q, W_K, W_V), …], W_out -> output, as x."""
+    for batch, tokens, num_heads, head_dim in ((3, 7, 2, 4), (2, 6, 3, 5)):  # 2: no triple
         d_model = num_heads * head_dim
         # small matrices: no softmax is saturated, so that every mistake shows
         drawn = draw(*[(d_model, head_dim)] * 3 * num_heads, (d_model, d_model), seed=num_heads)
-        x, W_out = *draw((tokens, d_model)), drawn.pop() / 2
+        x, W_out = *draw((batch, tokens, d_model)), drawn.pop() / 2
         heads = [tuple(W / 4 for W in drawn[i : i + 3]) for i in range(0, len(drawn), 3)]
         try:
             output = run(answer, x, heads, W_out)
         except Wrong as mistake:
             raise Wrong(f"{mistake}{_mixing_hint(str(mistake), x, heads)}") from None
-        output = numbers(output, (tokens, d_model), "tokens, d_model")
+        output = numbers(output, x.shape, "batch, tokens, d_model")
         contexts = [_context(x, *matrices) for matrices in heads]
-        joined = torch.cat(contexts, dim=-1)  # (tokens, d_model)
+        joined = torch.cat(contexts, dim=-1)  # (batch, tokens, d_model)
         if not same(output, joined @ W_out):
             _name_mixing(output, x, heads, contexts, W_out)
-    return "Two heads of width 3 and three of width 4, joined and mixed."
+    return "Two heads of width 4 and three of width 5, joined and mixed."
 
 
 def _mixing_hint(mistake, x, heads):
     """Return what is probably behind an error, as far as torch's or Python's words tell."""
-    tokens, head_dim = len(x), heads[0][0].shape[-1]
+    batch, tokens, d_model = x.shape
+    head_dim, rows = heads[0][0].shape[-1], batch * tokens
     if "unpack" in mistake:
         return " `heads` is a list of triples (W_Q, W_K, W_V), one triple for each head."
     if "tuple" in mistake:
-        return " `head` returns two things, context and weights: take the first."
-    if any(f"({rows}x{head_dim} and" in mistake for rows in (tokens, tokens * len(heads))):
+        return " A head that returns context and weights: take the first, the context."
+    if f"{head_dim} and {d_model}x{head_dim}" in mistake:
+        return (
+            " A W_Q meets a token that is too narrow: every head reads the whole token, all "
+            f"{d_model} numbers of x, neither a part of it nor what another head returned."
+        )
+    if any(f"({n}x{head_dim} and" in mistake for n in (rows, rows * len(heads), tokens)):
         return " W_out meets all heads of a token side by side. Side by side is dim=-1."
     return ""
 
@@ -69,7 +77,7 @@ def _units(count):
     return "1 unit is" if count == 1 else f"{count} units are"
 
 
-@exercise("added_by", 3, "What one head adds")
+@exercise("added_by", FURTHER, "What one head adds")
 def check_added_by(answer):
     """context (tokens, head_dim) of head i from 0, W_out -> what head i adds, (tokens, d_model)."""
     for tokens, num_heads, head_dim in ((5, 3, 4), (7, 2, 3)):
@@ -131,43 +139,69 @@ def _name_rows(added, context, W_out, i):
 
 
 def _context(x, W_query, W_key, W_value, causal=True, width=None):
-    """Return the context (tokens, head_dim) of one head; width: what stands under the root."""
+    """Return the context (batch, tokens, head_dim) of one head; width: what is under the root."""
     queries, keys, values = x @ W_query, x @ W_key, x @ W_value
     head_dim = keys.shape[-1]
     queries = queries * (head_dim / (width or head_dim)) ** 0.5  # attention divides by √head_dim
-    return attention(queries, keys, values, causal_mask(len(x)) if causal else None)[0]
+    return attention(queries, keys, values, causal_mask(x.shape[-2]) if causal else None)[0]
 
 
 def _name_mixing(output, x, heads, contexts, W_out):
-    def mixed(parts):
-        return torch.cat(parts, dim=-1) @ W_out
-
-    d_model = len(W_out)
-    mistakes = {
-        "These are the joined heads: W_out is missing": torch.cat(contexts, dim=-1),
-        "W_out lies on its side: joined @ W_out is wanted, without a transpose": (
-            torch.cat(contexts, dim=-1) @ W_out.mT
-        ),
-        "Every head is the first one: each has matrices of its own": mixed(
-            contexts[:1] * len(heads)
-        ),
-        "The heads stand in the wrong order, so each meets the rows of another": mixed(
-            contexts[::-1]
-        ),
-        "The heads are woven into each other: join them side by side, with torch.cat": (
-            torch.stack(contexts, dim=-1).flatten(-2) @ W_out
-        ),
-        "The future is visible: a head here is causal, as `head` above": mixed(
-            [_context(x, *matrices, causal=False) for matrices in heads]
-        ),
-        f"The scores are divided by √{d_model}, the width of all heads: √head_dim is wanted": mixed(
-            [_context(x, *matrices, width=d_model) for matrices in heads]
-        ),
-        "The scores are not divided by √head_dim": mixed(
-            [_context(x, *matrices, width=1) for matrices in heads]
-        ),
-    }
-    for sentence, mistaken in mistakes.items():
+    """Raise Wrong with the mistake that gives this output."""
+    joined = torch.cat(contexts, dim=-1)
+    for sentence, mistaken in _unmixed(joined, contexts, W_out).items():
         if same(output, mistaken):
             raise Wrong(f"{sentence}.")
+    for sentence, parts in _other_heads(x, heads, contexts, len(W_out)).items():
+        if same(output, torch.cat(parts, dim=-1) @ W_out):
+            raise Wrong(f"{sentence}.")
     raise Wrong(f"The shape is right and the numbers are not, for {len(heads)} heads.")
+
+
+def _unmixed(joined, contexts, W_out):
+    """Return {sentence: output} of right heads that are wrongly joined or mixed."""
+    woven = torch.stack(contexts, dim=-1).flatten(-2)
+    shape = joined.shape
+    return {
+        "These are the joined heads: W_out is missing": joined,
+        "W_out lies on its side: joined @ W_out is wanted, without a transpose": joined @ W_out.mT,
+        "The heads are woven into each other: join them side by side, with torch.cat": (
+            woven @ W_out
+        ),
+        "Heads and tokens have not changed places before `reshape`, so a row holds several tokens "
+        "of one head: join side by side, with torch.cat": (
+            torch.stack(contexts, dim=1).reshape(shape) @ W_out
+        ),
+        "The heads are stacked in front of the batch and reshaped, so a row holds several tokens "
+        "of one head: join side by side, with torch.cat": (
+            torch.stack(contexts).reshape(shape) @ W_out
+        ),
+    }
+
+
+def _other_heads(x, heads, contexts, d_model):
+    """Return {sentence: contexts} of heads that are wrong themselves."""
+    width = d_model // len(heads)
+    parts = [slice(i * width, (i + 1) * width) for i in range(len(heads))]
+    order = "the triple is (W_Q, W_K, W_V)"
+    return {
+        "Every head is the first one: each has matrices of its own": contexts[:1] * len(heads),
+        "The heads stand in the wrong order, so each meets the rows of another": contexts[::-1],
+        "The token is cut before the heads: each sees its own part of x. Every head reads the "
+        "whole token": [
+            _context(x[..., own], *(W[own] for W in matrices))
+            for own, matrices in zip(parts, heads, strict=True)
+        ],
+        f"W_Q and W_K have changed places: {order}": [_context(x, K, Q, V) for Q, K, V in heads],
+        f"W_K and W_V have changed places: {order}": [_context(x, Q, V, K) for Q, K, V in heads],
+        f"W_Q and W_V have changed places: {order}": [_context(x, V, K, Q) for Q, K, V in heads],
+        "The future is visible: a head here is causal": [
+            _context(x, *matrices, causal=False) for matrices in heads
+        ],
+        f"The scores are divided by √{d_model}, the width of all heads: √head_dim is wanted": [
+            _context(x, *matrices, width=d_model) for matrices in heads
+        ],
+        "The scores are not divided by √head_dim": [
+            _context(x, *matrices, width=1) for matrices in heads
+        ],
+    }

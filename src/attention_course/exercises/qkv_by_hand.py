@@ -48,7 +48,12 @@ def check_attend_all(answer):
     """queries (6, 5), keys (8, 5), values (8, 7) -> context (6, 7)."""
     queries, keys, values = draw((6, 5), (8, 5), (8, 7))
     wanted = "one row for each query, as wide as a value"
-    context = numbers(run(answer, queries, keys, values), (6, 7), wanted)
+    try:
+        context = numbers(run(answer, queries, keys, values), (6, 7), wanted)
+    except Wrong as mistake:
+        lost = "(8) must match the size of tensor b (6)" in str(mistake)
+        hint = " Each row has a sum of its own: `.sum(dim=-1, keepdim=True)` keeps its axis."
+        raise Wrong(f"{mistake}{hint * lost}") from None
     scores = queries @ keys.mT  # (6, 8)
     if same(context, attention(queries, keys, values)[0]):
         return "Six queries, eight keys, and √5 for queries of width 5."
@@ -58,10 +63,16 @@ def check_attend_all(answer):
     advice = "The queries are 5 wide here: divide by √5"
     _name_mistake(context, scores, names, advice, sums, values)
     for divisor in names:
-        if same(context, (scores / divisor).softmax(dim=0) @ values):
+        scaled = scores / divisor
+        if same(context, scaled.softmax(dim=0) @ values):
             raise Wrong(
                 "The rows of weights do not add up to 1: the softmax runs over the wrong axis, "
                 "down the columns. A row belongs to one query: dim=-1."
+            )
+        if same(context, scaled.exp() / scaled.exp().sum() @ values):
+            raise Wrong(
+                "All 48 weights together add up to 1. Each row has to: `.sum(dim=-1, keepdim=True)`"
+                " adds along the rows and keeps the axis."
             )
     raise Wrong("The shape is right and the numbers are not. softmax(QKᵀ / √d) V is wanted.")
 

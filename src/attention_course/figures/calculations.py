@@ -23,7 +23,7 @@ def one_query(words, X, matrices, query, hidden=None, step=None, decimals=1):
     causal mask, (tokens,) of truth; the mask then takes the place of a step, and the scores come
     divided. step: 1 to 6 of `STEPS`, which is worked out below. decimals: of X and the matrices.
     """
-    W_Q, W_K, W_V = matrices
+    X, W_Q, W_K, W_V = (torch.as_tensor(values) for values in (X, *matrices))
     K, V, q = X @ W_K, X @ W_V, X[query] @ W_Q
     score = K @ q
     scaled = score / math.sqrt(len(q))
