@@ -239,11 +239,9 @@ NOTEBOOK_4 = {
         (None, "MyAttention = nn.Linear(12, 12)", "The class itself is wanted"),
     ],
     "heads_fault": [
-        ("split-by-view", "merge-by-view", "It is not merge-by-view: the heads are put back side"),
-        ("split-by-view", "future-visible", "It is not future-visible: the mask does hide"),
+        ("split-by-view", "merge-by-view", 'It is not "merge-by-view": the heads are put back side'),
+        ("split-by-view", "future-visible", 'It is not "future-visible": the mask does hide'),
         ("split-by-view", "view", "The code is 'view', but one of these is wanted: scale"),
-        (", token=0", "", "split-by-view it is. The token is missing: a number from 0 to 5"),
-        ("token=0", "token=6", "split-by-view it is. There is no token 6: 0 to 5"),
         (None, "heads_fault = 'split-by-view'", "Answer with heads_fault = case.answer("),
     ],
 }  # fmt: skip
@@ -283,14 +281,13 @@ NOTEBOOK_5 = {
         ("return strides[-2] == ", "return ", "True or False is wanted, but this is a int"),
         ("return ", "", "returns nothing"),
     ],
-    "wrong_row": [
-        (None, "wrong_row = 2", "Up to row 2 every number is where it belongs"),
-        (None, "wrong_row = 9", "Row 9 is not reached by the mistake: what it works on is right"),
-        (None, "wrong_row = 18", "Row 18 is not reached by the mistake"),
-        (None, "wrong_row = 19", "Row 19 works on what an earlier row has made wrong"),
-        (None, "wrong_row = 22", "Row 22 works on what an earlier row has made wrong"),
-        (None, "wrong_row = 99", "The number of a row is wanted, from 1 to"),
-        (None, "wrong_row = 'view'", "The number of a row is wanted"),
+    "missing_row": [
+        (None, "missing_row = 2", "Up to row 2 nothing is missing. Look further down"),
+        (None, "missing_row = 5", "Up to row 5 nothing is missing"),
+        (None, "missing_row = 9", "It is missing before row 9. Look further up"),
+        (None, "missing_row = 22", "It is missing before row 22"),
+        (None, "missing_row = 99", "The number of a row is wanted, from 1 to"),
+        (None, "missing_row = 'view'", "The number of a row is wanted"),
     ],
 }
 

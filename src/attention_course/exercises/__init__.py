@@ -41,7 +41,7 @@ from .exercise import EXERCISES, Verdict, Wrong, blame, exercise, numbers, progr
 from .faults import find_the_fault
 from .heads_in_a_loop import check_added_by, check_all_heads, check_predicted_r2
 from .qkv_by_hand import check_attend_all, check_dog_diagonal, check_query_weights
-from .shape_tracing import Suspect, check_can_join, check_seven_shapes, check_wrong_row
+from .shape_tracing import Suspect, check_can_join, check_missing_row, check_seven_shapes
 from .weight_split import check_heads_fault, check_join_weights, check_my_attention
 from .word_order import check_moves_along, check_places
 
@@ -61,6 +61,7 @@ __all__ = [
     "check_heads_fault",
     "check_join_weights",
     "check_keep_mask",
+    "check_missing_row",
     "check_moves_along",
     "check_my_attention",
     "check_places",
@@ -69,7 +70,6 @@ __all__ = [
     "check_sees_future",
     "check_seven_shapes",
     "check_silent_fault",
-    "check_wrong_row",
     "exercise",
     "find_the_fault",
     "numbers",

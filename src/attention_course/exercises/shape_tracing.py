@@ -1,10 +1,13 @@
-"""Notebook 5: shapes before they are run, what `view` can join; Further: the wrong row."""
+"""Notebook 5: shapes before they are run, what `view` can join; Further: a row that is missing."""
+
+from itertools import pairwise
 
 import torch
 
 from ..attention import MultiHeadAttention, attention, causal_mask
 from .exercise import Wrong, entries, exercise, run, untrained
 
+FURTHER = "05_traces"  # in notebooks/further/
 SIZES = {"batch": 4, "tokens": 6, "num_heads": 2, "head_dim": 5, "d_model": 10}
 
 
@@ -61,41 +64,39 @@ def _can_join(tensor):
 
 
 class Suspect(MultiHeadAttention):
-    """Multi-head attention with one mistake that keeps every shape."""
+    """Multi-head attention with one operation missing, which no shape shows if tokens = heads."""
 
     def forward(self, x):
         batch, tokens, _ = x.shape
         num_heads, head_dim = self.num_heads, self.head_dim
         queries = self.W_query(x).view(batch, tokens, num_heads, head_dim).transpose(1, 2)
         keys = self.W_key(x).view(batch, tokens, num_heads, head_dim).transpose(1, 2)
-        values = self.W_value(x).view(batch, num_heads, tokens, head_dim)
+        values = self.W_value(x).view(batch, tokens, num_heads, head_dim)
         context, _ = attention(queries, keys, values, causal_mask(tokens))
         return self.W_out(context.transpose(1, 2).flatten(-2))
 
 
-@exercise("wrong_row", 5, "The wrong row")
-def check_wrong_row(answer):
-    """The number of the row in the trace of a `Suspect` where the content goes wrong."""
+@exercise("missing_row", FURTHER, "The missing row")
+def check_missing_row(answer):
+    """The number of the row in the trace of a `Suspect` after which an operation is missing."""
     from shape_tracing import trace_shapes
 
-    rows = trace_shapes(untrained(Suspect, 12, 3), torch.zeros(2, 5, 12)).rows
-    [wrong] = [row for row in rows if row.operation == "view" and row.arguments == "(2, 3, 5, 4)"]
+    rows = trace_shapes(untrained(Suspect, 12, 4), torch.zeros(2, 4, 12)).rows
     last = len(rows)
     if isinstance(answer, bool) or not isinstance(answer, int) or not 1 <= answer <= last:
         raise Wrong(f"The number of a row is wanted, from 1 to {last}.")
-    if answer < int(wrong.number):
-        raise Wrong(f"Up to row {answer} every number is where it belongs. Look further down.")
-    meeting = [row for row in rows if row.operation == "matmul"][-1]  # weights meet the values
-    if answer >= int(meeting.number):
-        raise Wrong(f"Row {answer} works on what an earlier row has made wrong. Look further up.")
-    if answer > int(wrong.number):
-        raise Wrong(
-            f"Row {answer} is not reached by the mistake: what it works on is right. The mistake "
-            f"is further up."
-        )
+    [wrong] = [
+        int(row.number)
+        for row, after in pairwise(rows)
+        if row.operation == "view" and after.operation != "transpose"
+    ]
+    if answer < wrong:
+        raise Wrong(f"Up to row {answer} nothing is missing. Look further down.")
+    if answer > wrong:
+        raise Wrong(f"It is missing before row {answer}. Look further up.")
     return (
-        f"Row {wrong.number}, {wrong.operation}{wrong.arguments}: the row of numbers in memory is "
-        f"cut into heads, where queries and keys are viewed per token and then swapped."
+        f"After row {wrong}: queries and keys are viewed and then swapped, the values are only "
+        f"viewed. With as many tokens as heads no shape tells."
     )
 
 

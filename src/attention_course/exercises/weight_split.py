@@ -7,6 +7,8 @@ from ..attention import MultiHeadAttention
 from .exercise import Wrong, blame, draw, exercise, numbers, run, same, untrained
 from .faults import Answer
 
+FURTHER = "04_five_ways"  # in notebooks/further/
+
 
 @exercise("join_weights", 4, "Join the weights")
 def check_join_weights(answer):
@@ -101,9 +103,9 @@ def _compare(module, x, out, num_heads):
     )
 
 
-@exercise("heads_fault", 4, "Find the fault among the heads")
+@exercise("heads_fault", FURTHER, "Find the fault among the heads")
 def check_heads_fault(answer):
-    """What is wrong with a dealt module, and a token whose output is wrong: `case.answer(…)`."""
+    """What is wrong with a dealt module: `case.answer(code=…)`."""
     if not isinstance(answer, Answer):
-        raise Wrong('Answer with heads_fault = case.answer(code="…", token=…).')
-    return answer.judged()
+        raise Wrong('Answer with heads_fault = case.answer(code="…").')
+    return answer.judged(token_asked=False)

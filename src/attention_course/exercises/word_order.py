@@ -22,7 +22,10 @@ def check_moves_along(answer):
             "It says False of a layer that doubles every number, whose rows do move along. "
             "Compare layer(x[order]) with layer(x)[order]: both in the new order."
         )
-    if said["a layer that exchanges its first two rows"] and said["attention without a mask"]:
+    if (
+        said["a layer that exchanges its first two rows"]
+        and not said["attention with a causal mask"]
+    ):
         raise Wrong(
             "It says True of a layer that exchanges its first two rows. A mean or a sum over the "
             "rows hides that: compare row by row."
