@@ -16,6 +16,7 @@ from attention_course import exercises
 from attention_course.exercises import (
     EXERCISES,
     Wrong,
+    carried,
     faults,
     find_the_fault,
     numbers,
@@ -73,17 +74,17 @@ def _all_names(source):
 
 
 def _places():
-    for path in books.PATHS:
+    for path in books.ALL:
         book = books.read(path)
         for at, cell in enumerate(book.cells):
             if cell.cell_type == "code" and re.match(r"check_\w+\(\w+\)$", cell.source):
                 place = Place(book, at)
-                place.notebook = int(path.stem[:2])
+                place.notebook = books.number(path)
                 yield place
 
 
 PLACES = {place.name: place for place in _places()}
-DONE = [p for p in books.PATHS if int(p.stem[:2]) in {e.notebook for e in PLACES.values()}]
+DONE = [p for p in books.ALL if books.number(p) in {e.notebook for e in PLACES.values()}]
 ANSWERS = [
     pytest.param(name, old, new, words, id=f"{name}-{number}")
     for name, answers in WRONG.items()
@@ -92,7 +93,8 @@ ANSWERS = [
 
 
 def test_every_exercise_stands_in_its_notebook():
-    assert list(PLACES) == sorted(EXERCISES, key=lambda name: EXERCISES[name].notebook)
+    order = [books.number(path) for path in books.ALL]
+    assert list(PLACES) == sorted(EXERCISES, key=lambda name: order.index(EXERCISES[name].notebook))
     for name, place in PLACES.items():
         each = EXERCISES[name]
         assert getattr(exercises, f"check_{name}", each) is each
@@ -173,7 +175,7 @@ def test_a_dealt_fault_is_silent_and_check_attention_confirms_it(seed, num_heads
         with pytest.raises(Wrong, match="what a right module gives"):
             case.answer(case._planted, token).judged()
     for code in {*case.codes} - {case._planted}:
-        with pytest.raises(Wrong, match=f"It is not {code}: "):
+        with pytest.raises(Wrong, match=f'It is not "{code}": '):
             case.answer(code, wrong[-1]).judged()
 
 
@@ -199,7 +201,8 @@ def test_a_seed_deals_the_same_and_leaves_the_random_state():
 
 
 def test_a_learners_own_head_can_be_compared_with_the_case():
-    (task,) = [c.source for c in books.read(books.PATHS[1]).cells if c.id == "silent-fault-task"]
+    further = books.read(books.ROOT / "notebooks" / "further" / "02_masks.ipynb")
+    (task,) = [cell.source for cell in further.cells if cell.id == "silent-fault-task"]
     *statements, difference = CODE.search(task)[1].strip().splitlines()
     names = PLACES["causal_head"].namespace(PLACES["causal_head"].solution)
     names["case"] = find_the_fault(10)
@@ -230,7 +233,7 @@ def _solved(notebook, left_out=()):
     return names
 
 
-@pytest.mark.parametrize("notebook", sorted({place.notebook for place in PLACES.values()}))
+@pytest.mark.parametrize("notebook", {place.notebook: None for place in PLACES.values()})
 def test_progress_counts(notebook, capsys):
     solved = _solved(notebook)
     progress(solved)
@@ -245,6 +248,35 @@ def test_progress_counts(notebook, capsys):
 def test_progress_reads_the_notebook_it_is_called_from(capsys):
     exec("progress()", {"progress": progress, "dog_diagonal": [1, 2, 1]})
     assert re.search(r"dog_diagonal +yes +no", capsys.readouterr().out)
+
+
+def test_what_was_carried_from_an_earlier_notebook_does_not_count(capsys):
+    names = {
+        name: PLACES[name].namespace(PLACES[name].solution)[name]
+        for name in ("query_weights", "sees_future")
+    }
+    carried("query_weights", names["query_weights"])
+    capsys.readouterr()
+    progress(names)
+    shown = capsys.readouterr().out
+    assert "sees_future" in shown
+    assert "query_weights" not in shown
+
+
+@pytest.mark.parametrize("name", ["query_weights", "causal_head", "all_heads"])
+def test_what_is_carried_is_the_learners_if_it_passes_else_the_courses(name, capsys):
+    place = PLACES[name]
+    own = place.namespace(place.solution)[name]
+    assert carried(name, own) is own
+    assert capsys.readouterr().out == f"{name}: your own.\n"
+    assert EXERCISES[name].verdict(carried(name, None)).passed
+    assert "the course's. Yours is still empty here" in capsys.readouterr().out
+    old, new, words = next(answer for answer in WRONG[name] if answer[0])
+    wrong = place.namespace(place.solution.replace(old, new))[name]
+    assert EXERCISES[name].verdict(carried(name, wrong)).passed
+    told = capsys.readouterr().out
+    assert told.startswith(f"{name}: the course's. Yours does not pass: ")
+    assert words in told
 
 
 def test_progress_without_exercises(capsys):

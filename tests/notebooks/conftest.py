@@ -6,7 +6,8 @@ import pytest
 
 def pytest_generate_tests(metafunc):
     if "path" in metafunc.fixturenames:
-        metafunc.parametrize("path", books.PATHS, ids=[path.stem for path in books.PATHS])
+        ids = [str(path.relative_to(books.ROOT / "notebooks")) for path in books.ALL]
+        metafunc.parametrize("path", books.ALL, ids=ids)
 
 
 @pytest.fixture

@@ -27,8 +27,9 @@ def export():
     return lambda book: exporter.from_notebook_node(book)[0]
 
 
-def test_a_stored_explorer_is_a_picture(book, path, export):
-    name = EXPLORERS[books.NAMES.index(path.stem)]
+@pytest.mark.parametrize(("path", "name"), zip(books.PATHS, EXPLORERS, strict=True))
+def test_a_stored_explorer_is_a_picture(path, name, export):
+    book = books.read(path)
     shown = [
         output.data
         for cell in books.code_cells(book)

@@ -13,6 +13,9 @@ from cell_source import Names, decimals, foreign_changes
 from attention_course import lectures
 
 LONGEST, USUAL, MEDIAN = 25, 12, 4  # lines of code in a cell
+WORDS, CELL, MOST = 180, 1 / 3, 30  # words a minute, minutes for a code cell, minutes of a core
+FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)  # read only where it is opened
+EXERCISE = re.compile(r"^### Try: .+, (\d+) minutes?\)$", re.MULTILINE)
 
 
 def prose(book):
@@ -24,20 +27,39 @@ def lines(cell):
 
 
 def test_one_set_up_cell_in_all():
-    texts = {books.code_cells(books.read(path))[0].source for path in books.PATHS}
+    texts = {books.code_cells(books.read(path))[0].source for path in books.ALL}
     assert len(texts) == 1
     assert "attention_course" in texts.pop()
 
 
 def test_header_and_footer(path, book):
-    number = int(path.stem[:2])
     header, footer = book.cells[0].source, book.cells[-1].source
+    assert footer.startswith("## What you have seen")
+    if path in books.FURTHER:
+        assert header.startswith("# Further: ")
+        core = next(name for name in books.NAMES if name.startswith(path.stem[:2]))
+        assert f"(../{core}.ipynb)" in header
+        return
+    number = int(path.stem[:2])
     assert header.startswith(f"# {number}. ")
     assert "After this notebook you can" in header
-    assert re.search(r"[Aa]bout \d+ minutes", header)
-    assert footer.startswith("## What you have seen")
     if number < len(books.NAMES):
         assert f"({books.NAMES[number]}.ipynb)" in footer
+
+
+def counted_minutes(book):
+    """Return the minutes of a notebook: its words, its code cells, and its exercises."""
+    text = "\n".join(FOLDED.sub("", source) for source in prose(book))
+    exercises = sum(int(minutes) for minutes in EXERCISE.findall(text))
+    return len(text.split()) / WORDS + CELL * len(books.code_cells(book)) + exercises
+
+
+def test_the_header_says_the_minutes_that_are_counted(path, book):
+    (told,) = re.findall(r"[Aa]bout (\d+) minutes", book.cells[0].source)
+    counted = 5 * round(counted_minutes(book) / 5)
+    assert int(told) == counted
+    if path in books.PATHS:
+        assert counted <= MOST
 
 
 def test_cells_are_short(book):
@@ -48,11 +70,13 @@ def test_cells_are_short(book):
     assert sum(count <= USUAL for count in counts) >= 0.9 * len(counts)
 
 
-def test_the_core_comes_before_further(book):
-    headings = [h for text in prose(book) for h in re.findall(r"^## (.+)$", text, re.MULTILINE)]
-    further = [h.startswith("Further") for h in headings[:-1] if h != "Your exercises"]
-    assert any(further)
-    assert further == sorted(further)
+def test_what_goes_further_stands_in_a_notebook_of_its_own(path, book):
+    headings = [h for text in prose(book) for h in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
+    assert not [heading for heading in headings[1:] if heading.startswith("Further")]
+    if path in books.FURTHER:
+        core = next(name for name in books.NAMES if name.startswith(path.stem[:2]))
+        footer = books.read(path.parents[1] / f"{core}.ipynb").cells[-1].source
+        assert f"(further/{path.name})" in footer
 
 
 def test_prose_stands_before_code(book):
@@ -113,6 +137,13 @@ def test_links_lead_somewhere(path, book):
         for target in re.findall(r"\]\(([^)]+)\)", text):
             if not target.startswith(("https://", "#")):
                 assert (path.parent / target.split("#")[0]).exists(), target
+
+
+def test_minutes_are_counted():
+    book = nbformat.v4.new_notebook()
+    text = f"### Try: it (easy, 4 minutes)\n{'word ' * 354}<details>not read</details>"
+    book.cells = [nbformat.v4.new_markdown_cell(text), *[nbformat.v4.new_code_cell("1")] * 6]
+    assert counted_minutes(book) == pytest.approx(360 / 180 + 6 / 3 + 4, abs=0.02)
 
 
 # --- the rules' own tools, each tried on a text that breaks its rule --------------------------

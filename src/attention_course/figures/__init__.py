@@ -5,7 +5,7 @@ hatches what a mask hides, and carries a description in words.
 """
 
 from .basic import Picture, bars, draw_heat_map, heat_map, heat_maps, lines, spread
-from .calculations import heads_at_once, one_query
+from .calculations import heads_at_once, heads_beside_cut, one_query, role_task
 from .flow import Arrow, Grid, flow
 from .heads import head_grid
 from .times import ratio_maps, time_bars
@@ -19,11 +19,13 @@ __all__ = [
     "flow",
     "head_grid",
     "heads_at_once",
+    "heads_beside_cut",
     "heat_map",
     "heat_maps",
     "lines",
     "one_query",
     "ratio_maps",
+    "role_task",
     "spread",
     "time_bars",
 ]

@@ -321,3 +321,124 @@ def _head_arrows(num_heads, split, merge):
         arrows.append(Arrow(f"weights {h}", f"context {h}", times_v, "left"))
     last = Arrow("context 0", "merged", back, wrong=not merge)
     return [*arrows, last, Arrow("merged", "out", "× W_out")]
+
+
+# --- heads in a loop --------------------------------------------------------------------------
+
+MOVED, STILL = "#4a4a4a", "white"  # a cell of the input or the output
+
+
+def heads_beside_cut(words, X, heads, W_out, token, number):
+    """Draw heads that read the whole token, and beside them the mistake that cuts it first.
+
+    X: (tokens, d_model). heads: [(W_Q, W_K, W_V), …], causal. Dark cells move when one number,
+    X[token, number], is raised by 1; the others stay.
+    """
+    X, W_out = torch.as_tensor(X), torch.as_tensor(W_out)
+    raised = X.clone()
+    raised[token, number] += 1.0
+    grids, arrows, notes, reached = {}, [], [], []
+    width = 29 * X.shape[1] + 12 * (len(heads) - 1)
+    for cut in (False, True):
+        before, after = (_in_a_loop(x, heads, W_out, cut) for x in (X, raised))
+        moved = [(b - a).abs() > 1e-6 for a, b in zip(before, after, strict=True)]
+        side = _loop_side((width + 44) * cut, words, raised != X, moved, len(heads), cut)
+        grids, arrows = grids | side[0], arrows + side[1]
+        reached.append(sum(m.any().item() for m in moved[: len(heads)]))
+        said = "The token cut first: a mistake" if cut else "The whole token for each head"
+        notes.append(((width + 44) * cut, -30, said, "bold"))
+    raised_one = f"number {number} of {words[token]}"
+    notes.append((0, grids["output"].edges[3] + 18, f"dark: moves when {raised_one} is raised"))
+    told = f"Raising {raised_one} reaches {reached[0]} of {len(heads)} heads where each reads the "
+    told += f"whole token, and {reached[1]} where the token is cut first."
+    return flow(grids, arrows, f"Where does {raised_one} arrive?", told, notes)
+
+
+def _in_a_loop(x, heads, W_out, cut):
+    """Return the context of each head, all joined, and the output."""
+    size = x.shape[1] // len(heads)
+    owned = [slice(i * size, (i + 1) * size) if cut else slice(None) for i in range(len(heads))]
+    contexts = [
+        attention(*(x[:, own] @ W[own] for W in matrices), causal_mask(len(x)))[0]
+        for own, matrices in zip(owned, heads, strict=True)
+    ]
+    joined = torch.cat(contexts, dim=-1)
+    return [*contexts, joined, joined @ W_out]
+
+
+def _loop_side(x, words, raised, moved, num_heads, cut):
+    """Return the grids and arrows of one half: X, the heads, joined, the output."""
+    key, tokens, d_model = "cut " * cut, len(words), raised.shape[1]
+    size, step = d_model // num_heads, 29 * d_model // num_heads + 12
+    tall = 13 * tokens + 60
+
+    def grid(left, level, marks, name, dark, pale, rows=()):
+        tint = [[dark[j] if m else pale[j] for j, m in enumerate(row)] for row in marks.tolist()]
+        cells = [[None] * marks.shape[1]] * tokens
+        return Grid(x + left, level * tall, cells, name, cell=(29, 13), rows=rows, tint=tint)
+
+    of_head = [[colours[h] for h in range(num_heads) for _ in range(size)]
+               for colours in (DARK, LIGHT)]  # fmt: skip
+    plain, rows = ([MOVED] * d_model, [STILL] * d_model), () if cut else words
+    middle = 6 * (num_heads - 1)
+    grids, arrows = {}, []
+    if not cut:
+        grids["X"] = grid(middle, 0, raised, "X", *plain, rows)
+    for h in range(num_heads):
+        own = slice(h * size, (h + 1) * size)
+        if cut:
+            grids[f"cut X{h}"] = grid(h * step, 0, raised[:, own], f"X, part {h}", *plain)
+        colours = [part[own] for part in of_head]
+        grids[f"{key}Z{h}"] = grid(h * step, 1, moved[h], f"Z{h}", *colours)
+        source, style = (f"cut X{h}", "") if cut else ("X", "fork")
+        arrows.append(Arrow(source, f"{key}Z{h}", f"head {h}", style, wrong=cut))
+        arrows.append(Arrow(f"{key}Z{h}", f"{key}joined", "join" * (h == 0)))
+    grids[f"{key}joined"] = grid(middle, 2, moved[-2], "joined", *of_head)
+    grids[f"{key}output"] = grid(middle, 3, moved[-1], "output", *plain)
+    return grids, [*arrows, Arrow(f"{key}joined", f"{key}output", "× W_out")]
+
+
+# --- the task with roles ----------------------------------------------------------------------
+
+ROLES = (5, 1, 6, 7, 3, 0, 2, 4)  # of tokens 0 to 7 in the example; 0 is the noun, 1 the verb
+
+
+def role_task(weights=None, title="One example of the task"):
+    """Draw one example: eight tokens with roles and 8 numbers each; "it", the last, reports two.
+
+    weights: (heads, 8), the weights of "it" on each role; with them what each head brings back.
+    """
+    numbers = torch.randn(8, 8, generator=torch.Generator().manual_seed(5))
+    names = ["noun", "verb", *(f"role {i}" for i in range(2, 8))]
+    rows, colour = [*(f"token {i}" for i in range(7)), "it"], {0: KEY, 1: QUERY}
+    tint = [[colour.get(role, "white")] for role in ROLES]
+    wide = {"cell": (31, 17), "decimals": 1}
+    shown, count = [["?"]] * 8, 1
+    if weights is not None:
+        by_token = weights.detach()[:, list(ROLES)].mT  # (8 tokens, heads)
+        shown, count = by_token.tolist(), by_token.shape[1]
+    x, low = 92 + 34 * count + 28, 8 * 17 + 62
+    grids = {
+        "role": Grid(0, 0, [[names[role]] for role in ROLES], "role", "", (48, 17), rows, tint),
+        "weight": Grid(86, 0, shown, "weights of it", "", (34, 17)),
+        "numbers": Grid(x, 0, numbers.tolist(), "numbers", tint=[t * 8 for t in tint], **wide),
+    }
+    arrows = [Arrow("weight", "numbers", "×", "word")]
+    told = "The noun is token 5, the verb token 1; it must report the numbers of both."
+    if weights is not None:
+        grids["weight"] = replace(grids["weight"], tint=_shade(by_token))
+        heads = [f"head {h}" for h in range(count)]
+        back = (by_token.mT @ numbers).tolist()
+        grids["back"] = Grid(x, low, back, "what comes back", "", rows=heads, **wide)
+        arrows.append(Arrow("numbers", "back", "weigh and add up"))
+        low += 17 * count + 40
+        told += " One head brings" if count == 1 else f" {count} heads bring"
+        told += f" back {'one blend' if count == 1 else 'a blend each'}."
+    asked, faces = (
+        [numbers[ROLES.index(role)].tolist() for role in (0, 1)],
+        [[KEY] * 8, [QUERY] * 8],
+    )
+    grids["asked"] = Grid(
+        x, low, asked, "what it must report", "", rows=names[:2], tint=faces, **wide
+    )
+    return flow(grids, arrows, title, told)

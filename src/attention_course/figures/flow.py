@@ -98,7 +98,7 @@ def flow(grids, arrows, title, description, notes=(), step=None):
     left, top = min(lefts) - MARGIN, min([*tops, *(note[1] - 8 for note in notes)]) - MARGIN
     bottom = max([*bottoms, *(note[1] + 8 for note in notes)]) + MARGIN
     rights = [right + grid.overhang for right, grid in zip(rights, grids.values(), strict=True)]
-    right = max([*rights, *(note[0] + _width(note[2]) for note in notes)]) + MARGIN
+    right = max([*rights, *(note[0] + 1.15 * _width(note[2]) for note in notes)]) + MARGIN
     width = max(WIDTH, right - left, _width(title) * 1.25 + 2 * MARGIN)
     across, under = (width - right - left) / 2, 28 * bool(title) - top
     sheet = Sheet(bottom + under, width)
@@ -110,7 +110,8 @@ def flow(grids, arrows, title, description, notes=(), step=None):
         _draw_grid(sheet, grid, step)
     for arrow in arrows:
         _draw_arrow(sheet, arrow, grids[arrow.source], grids[arrow.target], step)
-    return sheet.picture(f"{title.rstrip('.:')}. {description}" if title else description)
+    stop = "" if title.endswith("?") else "."
+    return sheet.picture(f"{title}{stop} {description}" if title else description)
 
 
 def _draw_grid(sheet, grid, step):
