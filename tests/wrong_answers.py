@@ -227,7 +227,7 @@ NOTEBOOK_4 = {
         ("return self.W_out(merged)", "return self.W_out(merged), context", "It returns 2 things"),
         ("return self.W_out(merged)", "self.W_out(merged)", "It returns nothing"),
         (".transpose(1, 2).flatten(-2)", ".transpose(1, 2).view(x.shape)",
-         "It stops in line 21, `merged = context.transpose(1, 2).view(x.shape)`"),
+         "It stops in line 20, `merged = context.transpose(1, 2).view(x.shape)`"),
         ("context.transpose(1, 2).flatten(-2)", "context.permute(0, 2, 3, 1).flatten(-2)",
          "Are the heads merged in order, each with its own numbers together?"),
         ("context.transpose(1, 2)", "context.flip(1).transpose(1, 2)", "on the same weights"),

@@ -27,9 +27,9 @@ def export():
     return lambda book: exporter.from_notebook_node(book)[0]
 
 
-@pytest.mark.parametrize(("path", "name"), zip(books.PATHS, EXPLORERS, strict=True))
-def test_a_stored_explorer_is_a_picture(path, name, export):
-    book = books.read(path)
+@pytest.mark.parametrize(("core", "name"), list(zip(books.PATHS, EXPLORERS, strict=True)))
+def test_a_stored_explorer_is_a_picture(core, name, export):
+    book = books.read(core)
     shown = [
         output.data
         for cell in books.code_cells(book)
