@@ -53,12 +53,35 @@ NOTEBOOK_1 = {
         ("scores.softmax(dim=-1)", "scores / scores.sum(-1, keepdim=True)", "exp is missing"),
         ("scores.softmax(dim=-1)", "scores", "softmax is missing"),
         (" @ values", "", "shape is (6, 8), but (6, 7) is wanted"),
+        (
+            "scores.softmax(dim=-1)",
+            "(scores.exp() / scores.exp().sum())",
+            "All 48 weights together add up to 1. Each row has to",
+        ),
+        (
+            "scores.softmax(dim=-1)",
+            "(scores.exp() / scores.exp().sum(dim=-1))",
+            "Each row has a sum of its own: `.sum(dim=-1, keepdim=True)` keeps its axis",
+        ),
         ("keys.mT", "keys", "It stops in line 2, `scores = queries @ keys"),
         (" @ values", " @ values * 2", "numbers are not"),
     ],
 }
 
 NOTEBOOK_2 = {
+    "sees_future": [
+        ("range(1, len(x))", "[len(x) - 1]", "True is wanted for a mask with one hole"),
+        (
+            "attend(edited)[:token], attend(x)[:token]",
+            "attend(edited), attend(x)",
+            "False is wanted for a causal mask. The outputs of the edited token",
+        ),
+        ("            return True\n", "            return False\n", "True is wanted for no mask"),
+        ("atol=1e-6", "atol=1", "True is wanted for"),
+        ("    return False", "    return attend(x)", "this is a Tensor"),
+        ("edited[token] += 1.0", "edited[:token] += 1.0", "False is wanted for a causal mask"),
+        ("return ", "", "returns nothing"),
+    ],
     "causal_head": [
         ("math.sqrt(keys.shape[-1])", "math.sqrt(x.shape[-1])", "scale: You divide by √7"),
         (" / math.sqrt(keys.shape[-1])", "", "The scores are not divided. A query is 3 wide"),
@@ -66,6 +89,7 @@ NOTEBOOK_2 = {
         ("dim=-1", "dim=0", "over an axis on which a hidden pair is hidden throughout"),
         ("scores = scores.masked_fill", "scores.masked_fill", "future-visible"),
         ("-torch.inf", "-1e-9", "filled with -1e-09"),
+        ("-torch.inf", "1e9", "future-"),
         (
             "causal_mask(x.shape[1])",
             "~causal_mask(x.shape[1])",
@@ -81,7 +105,7 @@ NOTEBOOK_2 = {
         ("return ", "", "returns nothing"),
     ],
     "silent_fault": [
-        ("scale", "softmax-axis", "It is not softmax-axis: the softmax runs along the rows"),
+        ("scale", "softmax-axis", 'It is not "softmax-axis": the softmax runs along the rows'),
         ("scale", "scaling", "one of these is wanted: scale, future-visible"),
         ("token=5", "token=0", "output of token 0 is what a right module gives"),
         ("token=5", "token=6", "There is no token 6: 0 to 5"),
@@ -95,6 +119,11 @@ NOTEBOOK_2 = {
         (".tril()", ".tril(diagonal=1)", "off by one"),
         (", dtype=torch.bool", "", "holds torch.float32"),
         (".tril()", "", "Row i should be True up to column i"),
+        (
+            None,
+            "def keep_mask(tokens):\n    return causal_mask(tokens).float() * -1e30",
+            "hides what holds −∞ and nothing else",
+        ),
         (".tril()", ".tril().tolist()", "This is a list; a Boolean tensor is wanted"),
         ("torch.ones(tokens, tokens, ", "torch.ones(1, tokens, ", "shape is (1, 5), but (5, 5)"),
         ("torch.ones(tokens, tokens, ", "torch.ones(6, 6, ", "shape is (6, 6), but (5, 5)"),
@@ -105,10 +134,27 @@ OWN_HEADS = """
 def all_heads(x, heads, W_out):
     contexts = []
     for W_Q, W_K, W_V in heads:
-        scores = (x @ W_Q) @ (x @ W_K).mT / math.sqrt({width})
+        scores = (x @ W_Q) @ (x @ W_K).mT / {width} ** 0.5
         if {causal}:
-            scores = scores.masked_fill(causal_mask(len(x)), -torch.inf)
+            hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(hidden, -torch.inf)
         contexts.append(scores.softmax(dim=-1) @ (x @ W_V))
+    return torch.cat(contexts, dim=-1) @ W_out
+"""
+CUT_FIRST = """
+def all_heads(x, heads, W_out):
+    size, contexts = x.shape[-1] // len(heads), []
+    for i, head in enumerate(heads):
+        own = slice(i * size, (i + 1) * size)
+        contexts.append(one_head(x[..., own], *({rows} for W in head)))
+    return torch.cat(contexts, dim=-1) @ W_out
+"""
+ONE_INTO_THE_NEXT = """
+def all_heads(x, heads, W_out):
+    contexts = []
+    for matrices in heads:
+        x = one_head(x, *matrices)
+        contexts.append(x)
     return torch.cat(contexts, dim=-1) @ W_out
 """
 
@@ -116,12 +162,22 @@ NOTEBOOK_3 = {
     "all_heads": [
         (" @ W_out", "", "W_out is missing"),
         (" @ W_out", " @ W_out.mT", "W_out lies on its side"),
-        ("torch.cat(contexts, dim=-1) @ W_out", "sum(contexts)", "shape is (7, 3), but (7, 6)"),
+        ("torch.cat(contexts, dim=-1) @ W_out", "sum(contexts)", "but (3, 7, 8) is wanted"),
         ("torch.cat(contexts, dim=-1)", "torch.cat(contexts)", "It stops in line 3"),
         ("torch.cat(contexts, dim=-1)", "torch.cat(contexts)", "Side by side is dim=-1"),
+        ("torch.cat(contexts, dim=-1)", "torch.cat(contexts, dim=1)", "Side by side is dim=-1"),
         ("torch.cat(contexts, dim=-1)", "sum(contexts)", "Side by side is dim=-1"),
         ("torch.cat(contexts, dim=-1)", "torch.stack(contexts)", "Side by side is dim=-1"),
-        ("[0] for", " for", "`head` returns two things, context and weights: take the first"),
+        (
+            "torch.cat(contexts, dim=-1)",
+            "torch.stack(contexts, dim=1).reshape(x.shape)",
+            "Heads and tokens have not changed places before `reshape`",
+        ),
+        (
+            "torch.cat(contexts, dim=-1)",
+            "torch.stack(contexts).reshape(x.shape)",
+            "stacked in front of the batch",
+        ),
         ("in heads]", "in zip(*heads)]", "It stops in line 2"),
         (
             "contexts = [",
@@ -129,12 +185,21 @@ NOTEBOOK_3 = {
             "`heads` is a list of triples (W_Q, W_K, W_V), one triple for each head",
         ),
         ("*matrices", "*heads[0]", "Every head is the first one"),
+        ("*matrices", "*matrices[::-1]", "W_Q and W_V have changed places"),
+        (
+            "*matrices",
+            "matrices[1], matrices[0], matrices[2]",
+            "W_Q and W_K have changed places: the triple is (W_Q, W_K, W_V)",
+        ),
         ("in heads", "in heads[::-1]", "wrong order"),
         ("cat(contexts, dim=-1)", "stack(contexts, dim=-1).flatten(-2)", "woven into each other"),
+        (None, CUT_FIRST.format(rows="W[own]"), "The token is cut before the heads"),
+        (None, CUT_FIRST.format(rows="W"), "every head reads the whole token, all 8 numbers"),
+        (None, ONE_INTO_THE_NEXT, "neither a part of it nor what another head returned"),
         (None, OWN_HEADS.format(width="W_K.shape[-1]", causal=False), "The future is visible"),
-        (None, OWN_HEADS.format(width="x.shape[-1]", causal=True), "divided by √6, the width of"),
+        (None, OWN_HEADS.format(width="x.shape[-1]", causal=True), "divided by √8, the width of"),
         (None, OWN_HEADS.format(width=1, causal=True), "not divided by √head_dim"),
-        (None, OWN_HEADS.format(width=4, causal=True), "numbers are not, for 2 heads"),
+        (None, OWN_HEADS.format(width=7, causal=True), "numbers are not, for 2 heads"),
     ],
     "predicted_r2": [
         ("min(1, heads / questions)", "heads / questions", "1.50 for 2 questions with 3 heads"),
@@ -239,7 +304,7 @@ NOTEBOOK_4 = {
         (None, "MyAttention = nn.Linear(12, 12)", "The class itself is wanted"),
     ],
     "heads_fault": [
-        ("split-by-view", "merge-by-view", 'It is not "merge-by-view": the heads are put back side'),
+        ("split-by-view", "merge-by-view", 'It is not "merge-by-view": the heads are put back'),
         ("split-by-view", "future-visible", 'It is not "future-visible": the mask does hide'),
         ("split-by-view", "view", "The code is 'view', but one of these is wanted: scale"),
         (None, "heads_fault = 'split-by-view'", "Answer with heads_fault = case.answer("),

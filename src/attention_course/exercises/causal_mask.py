@@ -36,7 +36,7 @@ def check_sees_future(answer):
         if not isinstance(found, bool):
             raise Wrong(f"True or False is wanted, but this is a {type(found).__name__}.")
         if found != sees:
-            raise Wrong(f"{found} for {name}. {hint}")
+            raise Wrong(f"{sees} is wanted for {name}. {hint}")
     return "It tells five leaks from two masks that hide the future."
 
 

@@ -12,7 +12,6 @@ import torch
 from ..tables import table
 
 EXERCISES = {}  # the name that a learner binds -> its Exercise, in the order of the notebooks
-CARRIED = set()  # names that stand in a notebook because they were pasted from an earlier one
 
 _IDLE = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"}
 
@@ -75,16 +74,17 @@ def exercise(name, notebook, title):
 def progress(namespace=None):
     """Print which exercises of this notebook are tried and passed; each is checked again.
 
-    namespace: name -> value; the notebook's own unless it is given. The notebook is the one
-    whose exercises stand in it.
+    namespace: name -> value; the notebook's own unless it is given. The notebook is the
+    last whose exercises stand in it.
     """
     if namespace is None:
         namespace = sys._getframe(1).f_globals
-    here = namespace.keys() - CARRIED
-    notebooks = {e.notebook for name, e in EXERCISES.items() if name in here}
+    here = [each.notebook for name, each in EXERCISES.items() if name in namespace]
+    # what was pasted from an earlier notebook stands here too
+    notebook = max(here, key=lambda n: (int(str(n)[:2]), str(n)), default=None)
     rows = []
     for name, each in EXERCISES.items():
-        if each.notebook in notebooks:
+        if each.notebook == notebook:
             verdict = each.verdict(namespace.get(name))
             rows.append([each.title, name, _mark(verdict.tried), _mark(verdict.passed)])
     if not rows:
