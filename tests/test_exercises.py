@@ -264,7 +264,9 @@ def test_what_was_carried_from_an_earlier_notebook_does_not_count(capsys):
     assert "query_weights" not in shown
 
 
-@pytest.mark.parametrize("name", ["query_weights", "causal_head", "all_heads"])
+@pytest.mark.parametrize(
+    "name", ["query_weights", "causal_head", "all_heads", "MyAttention", "places"]
+)
 def test_what_is_carried_is_the_learners_if_it_passes_else_the_courses(name, capsys):
     place = PLACES[name]
     own = place.namespace(place.solution)[name]
