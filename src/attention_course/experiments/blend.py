@@ -159,7 +159,8 @@ def train_words(heads, seed=0, steps=STEPS, progress=False):
 
 def stored():
     """Return what `make experiments` wrote: rows, controls, words, seeds and versions."""
-    return json.loads(files("attention_course").joinpath("data/experiments.json").read_text("utf-8"))
+    data = files("attention_course").joinpath("data/experiments.json")
+    return json.loads(data.read_text(encoding="utf-8"))
 
 
 def _roles(count):
