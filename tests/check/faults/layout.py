@@ -76,7 +76,6 @@ fault("heads-attend-heads")(
 )
 
 
-@fault("split-by-view", "Use .mT")
 class ViewForTranspose(nn.Module):
     def __init__(self, width):
         super().__init__()
@@ -85,6 +84,9 @@ class ViewForTranspose(nn.Module):
     def forward(self, x):
         keys = self.k(x).reshape(len(x), x.shape[2], x.shape[1])
         return (self.q(x) @ keys / x.shape[2] ** 0.5).softmax(-1) @ self.v(x)
+
+
+fault("split-by-view", "Use .mT")(ViewForTranspose(24))
 
 
 @correct("split-by-view", "merge-by-view")
