@@ -6,8 +6,8 @@
     @correct("scale", "rotary")        the codes that it looks like; the check must find nothing
     class LearnedTemperature(Plain): ...
 
-Both also take a text (`Text`), a factory f(d_model, num_heads) or a module. The tests of a family
-judge the faults of its codes, and what looks like its codes.
+Both also take a text (`Text`) or a module, and `correct` a factory f(d_model, num_heads). The tests
+of a family judge the faults of its codes, and what looks most like one of its codes.
 """
 
 from dataclasses import dataclass

@@ -53,11 +53,6 @@ fault("dropout-unused")(heads.but("        wei = self.drop(wei)\n", ""))
 fault("input-changed")(separate.but("b, t, d = x.shape", "b, t, d = x.shape\n        x += 1.0"))
 fault("input-changed")(fused.but("B, T, C = x.size()", "B, T, C = x.size()\n        x.mul_(2)"))
 fault("input-changed")(einsum.but("n = x.shape[1]", "n = x.shape[1]\n        x[:, 0] = 0"))
-fault("batch-mixed")(
-    transposed.but("x = x.transpose(0, 1)\n", "x = x\n")
-    .but("(o).transpose(0, 1)", "(o)")
-    .but('        s = s + torch.full((t, t), float("-inf"), device=x.device).triu(1)\n', "")
-)
 fault("global-state", "seed")(
     separate.but("b, t, d = x.shape", "torch.manual_seed(0)\n        b, t, d = x.shape")
 )
@@ -66,6 +61,11 @@ fault("global-state", "default dtype")(
         "B, T, C = x.size()",
         "B, T, C = x.size()\n        torch.set_default_dtype(torch.float64)",
     )
+)
+fault("batch-mixed")(
+    transposed.but("x = x.transpose(0, 1)\n", "x = x\n")
+    .but("(o).transpose(0, 1)", "(o)")
+    .but('        s = s + torch.full((t, t), float("-inf"), device=x.device).triu(1)\n', "")
 )
 fault("batch-mixed")(
     separate.but("queries = self.W_query(x)\n", "queries = self.W_query(x - x.mean(0))\n")

@@ -124,17 +124,6 @@ class OwnLayer(nn.Module):
         return self.inner(x)
 
 
-@correct("not-a-buffer")
-class KeptSlopes(Plain):
-    def __init__(self, d_model, num_heads):
-        super().__init__(d_model, num_heads)
-        self.slopes = 2.0 ** -torch.arange(1, num_heads + 1)
-
-    def hide(self, scores):
-        places = torch.arange(scores.shape[-1])
-        return super().hide(scores + (places - places[:, None]) * self.slopes[:, None, None])
-
-
 @correct("not-registered")
 class AlsoInAList(Plain):
     """A plain list of layers that are registered by their names."""
