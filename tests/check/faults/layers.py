@@ -14,24 +14,15 @@ fault("unused-layer", "out_proj")(separate.but("self.out_proj(context)", "contex
 fault("unused-layer")(kernel.but("self.to_out(out)", "out"))
 fault("unused-layer")(heads.but("return self.proj(out)", "self.proj(out)\n        return out"))
 fault("detached")(separate.but("self.W_key(x)", "self.W_key(x).detach()"))
-fault("detached")(
-    fused.but(
-        "q, k, v = self.c_attn(x).split(C, dim=2)",
-        "q, k, v = self.c_attn(x).split(C, dim=2)\n        q = q.data",
-    )
-)
-fault("detached")(einsum.but("attn = self.drop(attn)", "attn = self.drop(attn).detach()"))
+fault("detached")(fused.but("dim=2)", "dim=2)\n        q = q.data"))
+fault("detached")(einsum.but("drop(attn)", "drop(attn).detach()"))
 fault("not-registered", "self.heads", "nn.ModuleList")(
-    heads.but(
-        "nn.ModuleList([Head(d_model, d_model // num_heads) for _ in range(num_heads)])",
-        "[Head(d_model, d_model // num_heads) for _ in range(num_heads)]",
-    )
+    heads.but("nn.ModuleList([Head", "[Head").but("num_heads)])", "num_heads)]")
 )
 fault("not-registered")(
     separate.but(
-        "self.W_value = nn.Linear(d_model, d_model, bias=False)",
-        "GLOBAL['v'] = nn.Linear(d_model, d_model)",
-    ).but("self.W_value(x)", "GLOBAL['v'](x)")
+        "W_value = nn.Linear(d_model, d_model, bias=False)", "W_value = nn.Linear(d_model, d_model)"
+    ).but("self.W_value", "GLOBAL['v']")
 )
 fault("not-registered")(
     einsum.but(
@@ -41,14 +32,13 @@ fault("not-registered")(
 )
 fault("not-a-buffer", "self.mask", "register_buffer")(
     separate.but(
-        'self.register_buffer("mask", torch.ones(8, 8).triu(1))',
-        "self.mask = torch.ones(8, 8).triu(1)",
+        'register_buffer("mask", torch.ones(8, 8).triu(1))', "mask = torch.ones(8, 8).triu(1)"
     )
 )
 fault("not-a-buffer")(
     heads.but(
-        'self.register_buffer("tril", torch.tril(torch.ones(8, 8)))',
-        "self.tril = torch.tril(torch.ones(8, 8))",
+        'register_buffer("tril", torch.tril(torch.ones(8, 8)))',
+        "tril = torch.tril(torch.ones(8, 8))",
     )
 )
 fault("not-a-buffer")(

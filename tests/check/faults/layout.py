@@ -10,8 +10,7 @@ from attention_course import causal_mask
 
 fault("split-by-view")(
     separate.but(
-        "view(b, t, self.num_heads, self.head_dim).transpose(1, 2)",
-        "view(b, self.num_heads, t, self.head_dim)",
+        "t, self.num_heads, self.head_dim).transpose(1, 2)", "self.num_heads, t, self.head_dim)"
     )
 )
 fault("split-by-view")(
@@ -28,9 +27,7 @@ fault("split-by-view")(
         "        q, k, v = (p.reshape(batch, self.num_heads, tokens, -1) for p in qkv)",
     )
 )
-fault("split-by-view")(
-    given.but("view(n, -1, self.h, self.d_k).transpose(1, 2)", "view(n, self.h, -1, self.d_k)")
-)
+fault("split-by-view")(given.but("-1, self.h, self.d_k).transpose(1, 2)", "self.h, -1, self.d_k)"))
 _CUT = separate.but(
     "nn.Linear(d_model, d_model, bias=False)",
     "nn.ModuleList([nn.Linear(d_model // num_heads, d_model // num_heads) "
@@ -44,8 +41,7 @@ for layer in ("W_key", "W_query", "W_value"):
 fault("input-cut", "6 of the 24 numbers")(_CUT)
 fault("input-cut")(
     heads.but("Head(d_model, d_model", "Head(d_model // num_heads, d_model").but(
-        "[h(x) for h in self.heads]",
-        "[h(c) for h, c in zip(self.heads, x.chunk(len(self.heads), -1))]",
+        "h(x) for h in self.heads", "h(c) for h, c in zip(self.heads, x.chunk(len(self.heads), -1))"
     )
 )
 fault("input-cut")(
@@ -67,12 +63,10 @@ fault("heads-attend-heads", "Token 4 ignores tokens 0 to 3", "(4, 4)")(
     )
 )
 fault("heads-attend-heads")(
-    kernel.but("qkv.permute(2, 0, 3, 1, 4)", "qkv.permute(2, 0, 1, 3, 4)")
-    .but(", is_causal=True", "")
-    .but("out.transpose(1, 2).reshape", "out.reshape")
+    kernel.but("0, 3, 1, 4", "0, 1, 3, 4").but(", is_causal=True", "").but(".transpose(1, 2)", "")
 )
 fault("heads-attend-heads")(
-    given.but(".transpose(1, 2)\n", "\n").but("x.transpose(1, 2).contiguous()", "x")
+    given.but(".transpose(1, 2)\n", "\n").but(".transpose(1, 2).contiguous()", "")
 )
 
 

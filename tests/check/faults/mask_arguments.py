@@ -9,16 +9,9 @@ from attention_course import causal_mask
 
 from .roles import DecoderBlock, Looking
 
-fault("mask-argument")(
-    given.but("            scores = scores.masked_fill", "            scores.masked_fill")
-)
+fault("mask-argument")(given.but("scores = scores.masked_fill", "scores.masked_fill"))
 fault("mask-argument")(given.but("scores.masked_fill(mask == 0, -1e9)", "scores * mask"))
-fault("mask-argument")(
-    padded.but(
-        "hidden = hidden | padding_mask[:, None, None, :]",
-        "hidden = padding_mask[:, None, None, :]",
-    )
-)
+fault("mask-argument")(padded.but("hidden | padding_mask", "padding_mask"))
 fault("mask-argument")(padded.but("hidden = hidden | padding_mask[:, None, None, :]", "pass"))
 
 

@@ -10,11 +10,9 @@ from torch import nn
 
 from attention_course import CausalHead, causal_mask
 
-fault("wrong-pair", "W_key changes nothing", "values")(
-    separate.but("queries @ keys.transpose(2, 3)", "queries @ values.transpose(2, 3)")
-)
-fault("wrong-pair")(fused.but("q @ k.transpose(-2, -1)", "k @ k.transpose(-2, -1)"))
-fault("wrong-pair")(heads.but("q @ k.transpose(-2, -1)", "q @ q.transpose(-2, -1)"))
+fault("wrong-pair", "W_key changes nothing", "values")(separate.but("@ keys", "@ values"))
+fault("wrong-pair")(fused.but("q @ k", "k @ k"))
+fault("wrong-pair")(heads.but("q @ k", "q @ q"))
 fault("wrong-pair")(einsum.but('"bhie,bhje->bhij", q, k)', '"bhie,bhje->bhij", q, v)'))
 fault("wrong-pair")(kernel.but("attention(q, k, v,", "attention(k, k, v,"))
 fault("wrong-values")(separate.but("weights @ values", "weights @ keys"))
@@ -22,11 +20,9 @@ fault("wrong-values")(transposed.but("torch.bmm(w, v)", "torch.bmm(w, k)"))
 fault("wrong-values")(fused.but("y = att @ v", "y = att @ k"))
 fault("wrong-values")(kernel.but("attention(q, k, v,", "attention(q, k, q,"))
 fault("one-for-all", "All rows of the queries")(
-    separate.but("queries @ keys", "queries[:, :, -1:].expand_as(queries) @ keys")
+    separate.but("queries @", "queries[:, :, -1:].expand_as(queries) @")
 )
-fault("one-for-all", "All rows of the values")(
-    fused.but("att @ v", "att @ v[:, :, :1].expand_as(v)")
-)
+fault("one-for-all", "All rows of the values")(fused.but("@ v", "@ v[:, :, :1].expand_as(v)"))
 fault("attention-unused", "changing W_query, W_key and W_value changes nothing")(
     separate.but("return self.out_proj(context)", "self.out_proj(context)\n        return x")
 )
@@ -34,7 +30,7 @@ fault("attention-unused", "changing c_attn changes nothing")(
     fused.but("self.c_proj(y)", "self.c_proj(x)")
 )
 correct("wrong-pair")(
-    separate.but("queries @ keys.transpose(2, 3)", "keys @ queries.transpose(2, 3)")
+    separate.but("queries @ keys", "keys @ queries")
 )  # the same function, with two names swapped
 
 

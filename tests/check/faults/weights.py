@@ -10,36 +10,25 @@ from torch import nn
 
 from attention_course import causal_mask
 
-fault("softmax-axis")(
-    separate.but("dim=-1)\n        weights = self", "dim=-2)\n        weights = self")
-)
-fault("softmax-axis", "Columns sum to one", "dim=-1")(
-    fused.but("F.softmax(att, dim=-1)", "F.softmax(att, dim=2)")
-)
-fault("softmax-axis")(heads.but("F.softmax(wei, dim=-1)", "F.softmax(wei, dim=1)"))
+fault("softmax-axis")(separate.but("dim=-1", "dim=-2"))
+fault("softmax-axis", "Columns sum to one", "dim=-1")(fused.but("dim=-1", "dim=2"))
+fault("softmax-axis")(heads.but("wei, dim=-1", "wei, dim=1"))
 fault("softmax-axis")(einsum.but("sim.softmax(dim=-1)", "sim.softmax(dim=1)"))
-fault("softmax-axis")(
-    transposed.but("torch.softmax(s, dim=-1)", "torch.softmax(s, dim=0)").but(
-        'float("-inf")', "-1e9"
-    )
-)
+fault("softmax-axis")(transposed.but("dim=-1", "dim=0").but('float("-inf")', "-1e9"))
 fault("softmax-twice")(fused.but("self.attn_dropout(att)", "self.attn_dropout(att.softmax(-1))"))
 fault("softmax-twice")(einsum.but("sim.softmax(dim=-1)", "sim.softmax(dim=-1).softmax(dim=-1)"))
 fault("not-normalised")(
-    separate.but(
-        "torch.softmax(scores / self.head_dim**0.5, dim=-1)",
-        "torch.softmax(scores, dim=-1) / self.head_dim**0.5",
-    )
+    separate.but(" / self.head_dim**0.5, dim=-1)", ", dim=-1) / self.head_dim**0.5")
 )
 fault("not-normalised")(
     fused.but(
         '        att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))\n', ""
-    ).but("att = self.attn_dropout(att)", "att = self.attn_dropout(att * self.bias[:, :, :T, :T])")
+    ).but("dropout(att)", "dropout(att * self.bias[:, :, :T, :T])")
 )
 fault("not-normalised")(heads.but("F.softmax(wei, dim=-1)", "wei").but('float("-inf")', "0"))
 fault("not-normalised")(
     einsum.but("        sim = sim.masked_fill(future, -torch.finfo(sim.dtype).max)\n", "").but(
-        "attn = self.drop(attn)", "attn = self.drop(attn.masked_fill(future, 0.0))"
+        "drop(attn)", "drop(attn.masked_fill(future, 0.0))"
     )
 )
 
