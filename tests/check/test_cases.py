@@ -449,6 +449,18 @@ class TriangleFromTheFirstKey(CausalFromTheFirstKey):
 
 
 @wrong(CACHES, "cache", open=True)
+class PlacesFromZero(CausalToTheLastKey):
+    """The places of new tokens begin anew, whatever the cache holds."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.places = nn.Embedding(33, d_model)
+
+    def forward(self, x, cache=None):
+        return super().forward(x + self.places.weight[: x.shape[1]], cache)
+
+
+@wrong(CACHES, "cache", open=True)
 class CacheInTheModule(CausalFromTheFirstKey):
     cache = None
 
@@ -481,7 +493,7 @@ class DiagonalByAProduct(Fused):
         return (self.scores(q, k).softmax(-1) * torch.eye(q.shape[2])) @ v
 
 
-LETTERS = "no-effect unused-layer wrong-pair wrong-values attention-unused"
+LETTERS = "no-effect unused-layer wrong-pair wrong-values attention-unused past-hidden"
 
 
 @wrong(LETTERS, "einsum", unsaid="input-cut", open=True)
@@ -516,6 +528,13 @@ class WidthsApart(DoubledLetter):
     """The numbers of queries and of keys are summed apart: no product of vectors."""
 
     project, pairs = "ed,btd->bte", "bqhd,bkhe->bhqk"
+
+
+@wrong(LETTERS)
+class ValuesOfTheQuery(DoubledLetter):
+    """Each token gets its own values, times weights that add up to 1."""
+
+    project, sums = "ed,btd->bte", "bhqk,bqhd->bqhd"
 
 
 @right()
@@ -555,6 +574,15 @@ class DroppedFiniteFill(DroppedBeforeTheSoftmax):
 class DroppedByTheFunction(DroppedBeforeTheSoftmax):
     def soften(self, scores):
         return F.dropout(scores, self.drop.p, self.training).softmax(-1)
+
+
+@wrong("future-visible", "training", open=True)
+class DroppedMask(DroppedBeforeTheSoftmax):
+    """A pair that is dropped from the mask is seen."""
+
+    def attend(self, q, k, v):
+        hidden = torch.full((q.shape[2], q.shape[2]), -1e9).triu(1)
+        return (self.scores(q, k) + self.drop(hidden)).softmax(-1) @ v
 
 
 @right()
@@ -628,6 +656,11 @@ class MaskOfFloatsAdded(Fused):
     def attend(self, q, k, v):
         hidden = torch.zeros(q.shape[2], q.shape[2]).masked_fill(causal_mask(q.shape[2]), -1e9)
         return (self.scores(q, k) + hidden).softmax(-1) @ v
+
+
+@right(given=lambda kind: kind(24, 4).bfloat16())
+class FilledWithinBfloat16(FilledBeyondHalf):
+    pass
 
 
 @right(given=half)
