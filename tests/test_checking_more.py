@@ -1207,8 +1207,10 @@ def test_a_mask_inside_an_encoder_is_not_judged_by_what_the_decoder_sees():
     report = check_attention(nn.Transformer(24, 4, 1, 1, 40, batch_first=True))
     assert not report.findings, report
     [memory, sentence] = report.cannot_tell
-    assert memory.startswith("memory_mask and memory_key_padding_mask not judged")
-    assert sentence.startswith("src_mask was not judged, because it hides pairs in an encoder")
+    assert memory.startswith("mask-argument of memory_mask and memory_key_padding_mask not judged")
+    assert sentence.startswith(
+        "mask-argument of src_mask not judged, because it hides pairs in an encoder"
+    )
     understood = [note.message.partition(",")[0] for note in report.notes]
     names = "tgt_mask", "src_key_padding_mask", "tgt_key_padding_mask"
     assert understood == [f"{name} is understood as Boolean" for name in names]
@@ -1228,7 +1230,7 @@ def test_a_mask_that_is_not_judged_is_told():
     report = check_attention(MaskOfTheMemoryIgnored)
     assert not report.findings
     [sentence] = report.cannot_tell
-    assert sentence.startswith("memory_mask not judged")
+    assert sentence.startswith("mask-argument of memory_mask not judged")
 
 
 class FourAxesOfTheMask(MaskRequired):
@@ -1304,3 +1306,43 @@ def test_arguments_of_another_kind_are_refused(wrong, said):
 def test_sizes_that_do_not_fit_are_not_blamed_on_the_module(thing, sizes, said):
     with pytest.raises(ValueError, match=said):
         check_attention(thing, **sizes)
+
+
+class Gain(Plain):
+    """A gain, one number, on the output: no other call reads what it gives."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.gain = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x):
+        return self.gain * super().forward(x)
+
+
+class GainForgotten(Gain):
+    def forward(self, x):
+        return Plain.forward(self, x)
+
+
+def test_a_gain_of_one_number_is_judged_as_every_weight():
+    report = check_attention(Gain)
+    assert report.headline == "nothing wrong found"
+    report = check_attention(GainForgotten)
+    assert codes(report) == ["unused-layer"]
+    assert report.findings[0].message.startswith("gain is never called")
+
+
+class OneHeadDetached(FusedHeadLeftZero):
+    """The queries of one head of four: 6 of the 72 columns of a fused weight do not learn."""
+
+    def merge(self, x):
+        return Plain.merge(self, x)
+
+    def scores(self, q, k):
+        return super().scores(torch.cat([q[:, :1].detach(), q[:, 1:]], dim=1), k)
+
+
+def test_a_small_part_of_a_weight_that_is_detached_is_named():
+    report = check_attention(OneHeadDetached)
+    assert codes(report) == ["detached"]
+    assert "depends on columns 0 to 5 of qkv, but no gradient" in report.findings[0].message
