@@ -1346,3 +1346,79 @@ def test_a_small_part_of_a_weight_that_is_detached_is_named():
     report = check_attention(OneHeadDetached)
     assert codes(report) == ["detached"]
     assert "depends on columns 0 to 5 of qkv, but no gradient" in report.findings[0].message
+
+
+class SplitByRavel(Plain):
+    def split(self, x):
+        return x.ravel().view(len(x), self.num_heads, x.shape[1], self.head_dim)
+
+
+class MergeByRavel(Plain):
+    def merge(self, x):
+        return x.ravel().view(len(x), x.shape[2], -1)
+
+
+class Ravelled(Plain):
+    def split(self, x):
+        return x.ravel().view(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
+
+    def merge(self, x):
+        return x.transpose(1, 2).ravel().view(len(x), x.shape[2], -1)
+
+
+def test_numbers_are_followed_through_any_layout():
+    assert codes(check_attention(SplitByRavel)) == ["split-by-view"]
+    assert codes(check_attention(MergeByRavel)) == ["merge-by-view"]
+    assert check_attention(Ravelled).headline == "nothing wrong found"
+
+
+class WhereKeepsAll(Plain):
+    def hide(self, scores):
+        keep = torch.ones(scores.shape[-2:]).triu(scores.shape[-1]) == 0
+        return torch.where(keep, scores, -torch.inf)
+
+
+class TimesOnes(Plain):
+    def hide(self, scores):
+        below = torch.ones(scores.shape[-2:]).tril()
+        return scores * (below + torch.ones(scores.shape[-2:]).triu(1))
+
+
+class MinusOnes(Plain):
+    def hide(self, scores):
+        return scores - torch.ones(scores.shape[-2:]).triu(1)
+
+
+class SumThrownAway(Plain):
+    def hide(self, scores):
+        hidden = torch.full(scores.shape[-2:], -torch.inf).triu(1)
+        scores + hidden
+        return scores
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (WhereKeepsAll, "hides nothing: it is True for all pairs"),
+        (TimesOnes, "hides nothing: it is 1 for all pairs"),
+        (MinusOnes, "holds -1 above the diagonal and 0 below is added"),
+        (SumThrownAway, "the result of add is thrown away"),
+    ],
+)
+def test_a_mask_is_known_by_what_it_does_to_the_scores(module, said):
+    [finding] = check_attention(module).findings
+    assert finding.code == "future-visible"
+    assert said in finding.message
+
+
+class NearOnes(Plain):
+    def hide(self, scores):
+        places = torch.arange(scores.shape[-1])
+        return scores.masked_fill((places[:, None] - places).abs() > 1, -torch.inf)
+
+
+def test_the_pair_that_is_named_is_seen():
+    [finding] = check_attention(NearOnes, causal=True).findings
+    assert "Position 3 sees position 4 (4 future pairs are visible" in finding.message
+    [note] = check_attention(NearOnes).notes
+    assert note.code == "window"

@@ -9,16 +9,16 @@ import torch
 class Finding:
     """One fault.
 
-    code: its kind, such as "softmax-axis". message: what was seen and what to do. evidence: a
-    small tensor, or None; shows: what stands in it; wrong: where it should be zero, if not in
-    the places that the code says.
+    message: what was seen and what to do. evidence: a small tensor, or None; shows: what stands
+    in it; wrong: where it should be zero, if not in the places that the code says. code: the
+    kind, such as "softmax-axis"; the registry enters that of the rule.
     """
 
-    code: str
     message: str
     evidence: torch.Tensor | None = None
     shows: str = ""
     wrong: torch.Tensor | None = None
+    code: str = ""
 
     def __str__(self):
         return f"{self.code}: {self.message}"

@@ -31,20 +31,16 @@ def never_ran(never):
             given, wanted = f"an input of shape {(sizes.tokens, sizes.d_model)}", wanted[1:]
         code = "width" if width and never.shape[-1:] == (sizes.d_model,) else "crash"
         shown = ", ".join(map(str, wanted))
-        return Finding(
-            code, f"{given} gives an output of shape {never.shape} instead of ({shown})."
-        )
+        said = f"{given} gives an output of shape {never.shape} instead of ({shown})."
+        return Finding(said, code=code)
     if isinstance(error, NoTensor):
-        return Finding("crash", f"{error}, without a tensor in it. Return the context.")
+        return Finding(f"{error}, without a tensor in it. Return the context.", code="crash")
     if wants_cuda(error):
-        return Finding("crash", f"forward fails: {told(error)}")
+        return Finding(f"forward fails: {told(error)}", code="crash")
     if width:
-        return Finding(
-            "width",
-            f"The layers make {width} numbers of {sizes.d_model}, and forward fails: "
-            f"{told(error)}. {_MERGE_TO_OUTPUT}",
-        )
-    return Finding("crash", f"forward fails on {given}: {told(error)}")
+        said = f"The layers make {width} numbers of {sizes.d_model}, and forward fails: "
+        return Finding(f"{said}{told(error)}. {_MERGE_TO_OUTPUT}", code="width")
+    return Finding(f"forward fails on {given}: {told(error)}", code="crash")
 
 
 _MERGE_TO_OUTPUT = (
@@ -94,7 +90,6 @@ def crash(s):
     if "batch" in s.failed:
         wrong, error = s.failed["batch"]
         return Finding(
-            "crash",
             f"It works for a batch of {s.sizes.batch} and fails for a batch of {wrong}: "
             f"{told(error) if error else 'the shape is wrong'}. Read the batch size "
             f"from x.shape, at each call.",
@@ -109,28 +104,25 @@ def _one_sentence(s):
         shape = s.look(s.draw(9, batch=1), module=s.unused()).shape
     except Exception as error:
         return Finding(
-            "crash",
             f"It works for a batch of {s.sizes.batch} and fails for a batch of 1: "
             f"{told(error)}. A squeeze() without an axis also removes the batch.",
         )
     if shape[:2] == (1, s.sizes.tokens):
         return None
-    return Finding("crash", f"A batch of 1 gives an output of shape {tuple(shape)}.")
+    return Finding(f"A batch of 1 gives an output of shape {tuple(shape)}.")
 
 
 def _in_training(s):
     """forward runs, but not in training mode, or the gradients cannot be computed."""
     if isinstance(s.training_error, AssertionError):
-        return Note("training", f"forward refuses training mode: {told(s.training_error)}")
+        return Note(f"forward refuses training mode: {told(s.training_error)}", code="training")
     if s.training_error is not None:
         return Finding(
-            "crash",
             f"It works in evaluation mode and fails in training mode: {told(s.training_error)}",
         )
     if s.backward_error is None or changed_places(s):
         return None
     return Finding(
-        "crash",
         f"forward runs and backward fails, so it cannot be trained: an operation in place "
         f"changes numbers that the gradient needs. {told(s.backward_error)}",
     )
@@ -146,7 +138,6 @@ def global_state(s):
     if changed:
         changes = "; ".join(f"{name} from {a} to {b}" for name, (a, b) in changed.items())
         return Finding(
-            "global-state",
             f"forward changes a setting of torch for the whole program: {changes}. Everything "
             f"that runs later is touched. Do it outside, or undo it.",
         )
@@ -157,7 +148,6 @@ def global_state(s):
     if not torch.equal(*states):
         return None
     return Finding(
-        "global-state",
         "forward sets torch's seed, so every random number drawn after it in the program is "
         "the same each time. Call manual_seed outside of the module.",
     )
@@ -189,7 +179,7 @@ def length(s):
         try:
             shape = s.look(s.draw(9, tokens=tokens), module=s.unused()).shape
         except (AssertionError, ValueError) as error:
-            notes.append(Note("length", f"forward refuses {tokens} tokens: {told(error)}"))
+            notes.append(Note(f"forward refuses {tokens} tokens: {told(error)}"))
             continue
         except Exception as error:
             return _length(s, s.sizes.tokens, tokens, error)
@@ -201,7 +191,7 @@ def length(s):
 def _at_full_length_only(s):
     wrong, error = s.failed["tokens"]
     if isinstance(error, AssertionError | ValueError):
-        return Note("length", f"forward refuses {wrong} tokens: {told(error)}")
+        return Note(f"forward refuses {wrong} tokens: {told(error)}")
     if _triangle(s):
         return _length(s, s.sizes.tokens, wrong, error)
     why = told(error) if error else "the output has another length"
@@ -222,7 +212,7 @@ def _length(s, right, wrong, error):
         advice = "Cut the mask to the current length: mask[:tokens, :tokens]."
     if wrong == 1:
         advice = "A squeeze() without an axis also removes the tokens where there is one."
-    return Finding("length", f"It works for {right} tokens and fails for {wrong}: {advice} ({why})")
+    return Finding(f"It works for {right} tokens and fails for {wrong}: {advice} ({why})")
 
 
 def _after_another(s):
@@ -241,10 +231,9 @@ def _after_another(s):
         try:
             s.look(s.draw(9, tokens=second), module=module)
         except (AssertionError, ValueError) as error:
-            return Note("length", f"forward refuses {second} tokens after {first}: {told(error)}")
+            return Note(f"forward refuses {second} tokens after {first}: {told(error)}")
         except Exception as error:
             return Finding(
-                "length",
                 f"After a call with {first} tokens a call with {second} fails, though {second} "
                 f"work in a new module: what the first call leaves in {listed(kept)} has its "
                 f"length. Make it at each call, or anew where the length changes. ({told(error)})",
@@ -282,7 +271,6 @@ def width(s):
     if not s.two_widths:
         return None
     return Finding(
-        "width",
         f"{s.two_widths} Merge the heads to d_out, the width of the layers' output, not to the "
         f"width of the input.",
     )
@@ -324,7 +312,7 @@ def nan(s):
         )
     else:
         why = f"Rows {listed(rows)} are NaN: for these tokens every key is hidden."
-    return Finding("nan", why, bad.float().cpu(), "NaN by sentence (row) and token (column)")
+    return Finding(why, bad.float().cpu(), "NaN by sentence (row) and token (column)")
 
 
 def _why_nan(s):
@@ -365,7 +353,6 @@ def input_changed(s):
     if not (places := changed_places(s)):
         return None
     return Finding(
-        "input-changed",
         f"forward changes the caller's tensor (tokens {listed(places)} of sentence 0): an "
         f"operation such as +=, mul_ or x[...] = writes into x. Write x = x + ... instead.",
     )
@@ -388,7 +375,6 @@ def batch_mixed(s):
         )
     i, j = (moved - torch.diag(moved.diag())).nonzero()[0].tolist()
     return Finding(
-        "batch-mixed",
         f"Sentence {i} changes when only sentence {j} of the batch was changed. {hint}",
         moved,
         "which sentence (row) moves when another (column) changes",

@@ -30,7 +30,6 @@ def attention_unused(s):
     ]
     where = f" What {lost[-1]} gives is thrown away: return it." if lost else ""
     return Finding(
-        "attention-unused",
         f"The attention has no effect on the output: changing "
         f"{listed(map(layer_of, acting.dead(s)))} changes nothing. Its result is computed, and "
         f"is left out of what forward returns, or multiplied by 0.{where}",
@@ -55,7 +54,7 @@ def heads_alike(s):
             "they are one and the same module, as in [Head(...)] * num_heads, and share their "
             "weights. Make each anew: nn.ModuleList([Head(...) for _ in range(num_heads)])."
         )
-    return Finding("heads-alike", f"{counts[0]} heads of {counts[1]} give the same numbers: {why}")
+    return Finding(f"{counts[0]} heads of {counts[1]} give the same numbers: {why}")
 
 
 @fact
@@ -94,7 +93,7 @@ def no_effect(s):
                 ": what is computed there is not used afterwards. In a loop over heads keep each "
                 "result, outs.append(head(x)), and join them: torch.cat(outs, dim=-1)."
             )
-    return Finding("no-effect", f"{_what(s, dead)} no effect on the output{why}")
+    return Finding(f"{_what(s, dead)} no effect on the output{why}")
 
 
 def _cut_how(s, dead):

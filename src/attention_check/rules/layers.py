@@ -36,7 +36,6 @@ def unused_layer(s):
         return Unjudged(f"forward was called without {name}", of=listed(unused))
     verb, it = ("is", "it") if len(unused) == 1 else ("are", "them")
     return Finding(
-        "unused-layer",
         f"{listed(unused)} {verb} never called, or the result is thrown away: the output does "
         f"not depend on {it}. Use {it} in forward, or remove {it}.",
     )
@@ -104,7 +103,6 @@ def detached(s):
     if len(cut) == len(matrices):
         what, text = "weights are", "No gradient reaches any weight"
     return Finding(
-        "detached",
         f"{text}: .detach(), .data, torch.no_grad() or .item() cuts the graph in forward, so "
         f"the {what} never trained. Remove it there.",
     )
@@ -164,7 +162,7 @@ def not_registered(s):
         )
     else:
         return None
-    return Finding("not-registered", text)
+    return Finding(text)
 
 
 def _in_plain_sight(s, owned):
@@ -220,7 +218,6 @@ def not_a_buffer(s):
     path, mask = masks[0]
     size, name = mask.shape[-1], path.split(".")[-1]
     return Finding(
-        "not-a-buffer",
         f"self.{path}, the ({size}, {size}) mask, {what} Write "
         f"self.register_buffer('{name}', mask, persistent=False).",
     )

@@ -30,7 +30,7 @@ def split_by_view(s):
             "Use .mT, or .transpose(-2, -1)."
         )
     said = f"The rows of the {name} in one head hold numbers of several tokens: {advice}"
-    return Finding("split-by-view", said, *_pairs(s))
+    return Finding(said, *_pairs(s))
 
 
 @rule("input-cut")
@@ -55,7 +55,6 @@ def input_cut(s):
         if count == heads:
             whole = f"{each} of the {width} numbers"
         return Finding(
-            "input-cut",
             f"Each head sees only {whole} of a token ({part}): the input is cut before "
             f"the projection, so no head can compare one slice with another. Project "
             f"the whole token with Linear({width}, {width}), then split the result.",
@@ -103,7 +102,6 @@ def merge_by_view(s):
     if not merge_cut(s):
         return Unjudged(unseen(s)) if unseen(s) else None
     return Finding(
-        "merge-by-view",
         "The merged row of a token holds numbers of several tokens: the context is not "
         "(batch, tokens, num_heads, head_dim) when it is merged. From (batch, num_heads, "
         "tokens, head_dim): context.transpose(1, 2).reshape(batch, tokens, d_model).",
@@ -122,7 +120,6 @@ def heads_attend_heads(s):
         return None
     tokens = s.sizes.tokens
     return Finding(
-        "heads-attend-heads",
         f"Token {tokens - 1} ignores tokens 0 to {tokens - 2}: the scores are ({shape[0]}, "
         f"{shape[1]}), heads with heads, where (tokens, tokens) = ({tokens}, {tokens}) was "
         f"meant. Put the heads before the tokens: .transpose(1, 2) after the split.",

@@ -14,7 +14,7 @@ from ..words import listed
 from .registry import rule
 from .roles import context_attends
 from .sight import filled, future
-from .trials import Pattern, causal_inside, column, columns, hides, padding, trials
+from .trials import Pattern, causal_inside, column, columns, hides, moved, padding, trials
 
 
 @rule("mask-argument")
@@ -43,7 +43,6 @@ def hidden_row(s):
     """
     return [
         Note(
-            "hidden-row",
             f"Where {trial.name} hides all keys of a row, {what}. The softmax of nothing but "
             f"-inf is NaN: if padding can do that in your data, fill such rows with 0.",
         )
@@ -68,11 +67,6 @@ def _nan_of_a_row(s, trial):
     return "the gradients are NaN" if nan else None
 
 
-def _given(trial):
-    """The accepted mask as it is given to forward."""
-    return {trial.name: trial.accepted.convention.mask}
-
-
 def _like_accepted(s, trial, hidden):
     """Another mask in the convention that was accepted, as it is given to forward."""
     wanted = trial.accepted.convention
@@ -87,12 +81,12 @@ def _like_accepted(s, trial, hidden):
 def _accepted(s, trial):
     """The answers on a mask that hides what it should: its Note, and what it does beside that."""
     if said := _filled_with_more(s, trial):
-        return [Finding("mask-argument", said)]
+        return [Finding(said)]
     convention, number = trial.accepted.convention, trial.accepted.number
     whose = "" if number is None else f", for {s.way.names[number]}"
     note = Note(
-        "mask-convention",
         f"{trial.name} is understood as {convention.words}, shape {convention.shape}{whose}.",
+        code="mask-convention",
     )
     causes = (_in_place_of_the_causal, _mixed, _given_to_another)
     return [note, next(filter(None, (cause(s, trial) for cause in causes)), None)]
@@ -101,16 +95,15 @@ def _accepted(s, trial):
 def _filled_with_more(s, trial):
     """What to say where all scores that the mask leaves are one large number; or None."""
     pairs = trial.accepted.pattern.pairs
-    for core in cores(s.capture(s.x, masks=_given(trial))):
+    for core in cores(s.capture(s.x, masks=trial.accepted.given)):
         if core.scores is None or core.scores.shape[-2:] != pairs.shape:
             continue
         left = core.scores[..., ~pairs & (s.influence.cpu() > 0)]
-        largest = left.max() if left.numel() else 0
-        if largest > 1e3 and (left == largest).float().mean() > 0.9:
+        if left.numel() and left.median() > 1e3:  # all, but for those of a padded token
             return (
-                f"The scores that {trial.name} fills become {largest:.3g}, more than all others: "
-                f"what should be hidden takes all the weight, in equal shares. Fill hidden scores "
-                f"with float('-inf'), with a minus."
+                f"The scores that {trial.name} fills become {left.max():.3g}, more than all "
+                f"others: what should be hidden takes all the weight, in equal shares. Fill hidden "
+                f"scores with float('-inf'), with a minus."
             )
     return None
 
@@ -121,16 +114,14 @@ def _in_place_of_the_causal(s, trial):
     genuine = accepted.pattern.padding and accepted.convention.shape == "(batch, tokens)"
     if not causal_inside(s) or not (genuine or "pad" in trial.name.lower()):
         return None
-    masks, number = _given(trial), accepted.number if s.looking is None else s.looking
-    moves = s.rows_moved(s.look(s.x, masks), number, masks).any(dim=0)
-    seen = moves & future(s)
+    number = accepted.number if s.looking is None else s.looking
+    seen = moved(s, accepted.given, number).any(dim=0) & future(s)
     if accepted.pattern.padding:
         seen[accepted.pattern.token] = False  # what comes out for a padded token
     if not seen.any():
         return None
     i, j = seen.nonzero()[0].tolist()
     return Finding(
-        "mask-argument",
         f"Position {i} sees position {j} as soon as {trial.name} is given: the padding "
         f"mask takes the place of the causal one. Hide a pair if either mask hides it: "
         f"combine them with | where True = hidden, with & where True = keep.",
@@ -141,40 +132,27 @@ def _in_place_of_the_causal(s, trial):
 
 def _mixed(s, trial):
     """A mask of one sentence that reaches another."""
-    mixed = _sentences_mixed(s, trial)
-    if not mixed:
+    accepted, batch = trial.accepted, s.sizes.batch
+    if "batch" not in accepted.convention.shape or batch == 1 or disturbed(s):
         return None
-    rows = "1" if trial.accepted.pattern.padding else "tokens"
+    if accepted.pattern.token != 1:
+        return None
+    wanted = [_of_one_sentence(s, trial, 1 + b % (s.sizes.tokens - 1)) for b in range(batch)]
+    padded, tokens = accepted.pattern.padding, sorted({each.token for each in wanted})
+    hidden = torch.stack([w.hidden[b] if padded else w.hidden for b, w in enumerate(wanted)])
+    masks = _like_accepted(s, trial, hidden)
+    moves = moved(s, masks, accepted.number, tokens)
+    mixed = [b for b, each in enumerate(wanted) if not hides(s, moves[b], each, tokens)]
+    if not mixed or s.look(s.x, masks).isnan().any():
+        return None
     return Finding(
-        "mask-argument",
         f"{trial.name} hides what it should where all sentences have the same mask. Where each "
         f"has its own, the mask of another sentence is used in "
         f"{'sentence' if len(mixed) == 1 else 'sentences'} {listed(mixed)}, in some heads or in "
         f"all. Neither repeat the mask for the heads nor take one sentence of it, but give it an "
-        f"axis for the heads: (batch, 1, {rows}, tokens) goes with scores of (batch, num_heads, "
-        f"tokens, tokens).",
+        f"axis for the heads: (batch, 1, {'1' if padded else 'tokens'}, tokens) goes with scores "
+        f"of (batch, num_heads, tokens, tokens).",
     )
-
-
-def _sentences_mixed(s, trial):
-    """The sentences that do not get their own mask, where each has another; [] if all do."""
-    accepted, batch = trial.accepted, s.sizes.batch
-    if "batch" not in accepted.convention.shape or batch == 1 or disturbed(s):
-        return []
-    if accepted.pattern.token != 1:
-        return []
-    patterns = [_of_one_sentence(s, trial, 1 + b % (s.sizes.tokens - 1)) for b in range(batch)]
-    if accepted.pattern.padding:
-        hidden = torch.stack([each.hidden[b] for b, each in enumerate(patterns)])
-    else:
-        hidden = torch.stack([each.hidden for each in patterns])
-    masks = _like_accepted(s, trial, hidden)
-    base = s.look(s.x, masks)
-    if base.isnan().any():
-        return []
-    tokens = sorted({each.token for each in patterns})
-    moves = s.rows_moved(base, accepted.number, masks, columns=tokens) > 0
-    return [b for b, each in enumerate(patterns) if not hides(s, moves[b], each, tokens)]
 
 
 def _of_one_sentence(s, trial, token):
@@ -198,7 +176,6 @@ def _given_to_another(s, trial):
         return None
     and_not = "as well as those" if _hides_in(s, trial, mine) else "and not those"
     return Finding(
-        "mask-argument",
         f"{trial.name} hides tokens of {names[1 - mine]}, {and_not} of {names[mine]}: it is given "
         f"to the wrong attention. The self-attention takes the mask of {names[1 - at]}, the "
         f"cross-attention that of {names[at]}.",
@@ -207,9 +184,8 @@ def _given_to_another(s, trial):
 
 def _hides_in(s, trial, number):
     """Whether the accepted mask hides tokens of one of several inputs."""
-    masks, tokens = _given(trial), columns(s)
-    moves = s.rows_moved(s.look(s.x, masks), number, masks, columns=tokens).any(dim=0)
-    return hides(s, moves, trial.accepted.pattern, tokens)
+    moves = moved(s, trial.accepted.given, number, columns(s)).any(dim=0)
+    return hides(s, moves, trial.accepted.pattern, columns(s))
 
 
 _SIDE = re.compile(r"(tgt|trg|target)|src|source")
@@ -224,7 +200,6 @@ def _failing(s, trial):
         return Unjudged(why, of=trial.name)
     if not trial.acted:
         return Finding(
-            "mask-argument",
             f"forward takes {trial.name}, but no mask changes the output: it is ignored. Put "
             f"scores = scores.masked_fill({trial.name}, float('-inf')) before the softmax, and "
             f"keep the result.",
@@ -235,7 +210,6 @@ def _failing(s, trial):
     leaks = [attempt for attempt in trial.attempts if attempt.verdict == "leaks"]
     if not leaks:
         return Finding(
-            "mask-argument",
             f"Each mask given as {trial.name} makes NaN. A hidden score must become -inf by "
             f"masked_fill; 0 * -inf is NaN.",
         )
@@ -275,12 +249,11 @@ def _in_an_encoder(s, trial):
 
 def _not_hidden(s, trial, attempt, said):
     if attempt.moves is None:
-        return Finding("mask-argument", said)
-    masks, pairs = {trial.name: attempt.convention.mask}, attempt.pattern.pairs
-    moves = s.rows_moved(s.look(s.x, masks), masks=masks).amax(dim=0) > 0
+        return Finding(said)
+    pairs, moves = attempt.pattern.pairs, moved(s, attempt.given).any(dim=0)
     shows = f"which rows move when a token changes, the mask being {attempt.convention.words}"
     wrong = pairs | future(s) if causal_inside(s) else pairs
-    return Finding("mask-argument", said, moves.float(), shows, wrong)
+    return Finding(said, moves.float(), shows, wrong)
 
 
 def _what_instead(s, name, attempt):
@@ -309,7 +282,7 @@ def _what_instead(s, name, attempt):
             f"swapped before it is used. A row is a query and a column a key, in the mask as in "
             f"the scores: leave out the transpose."
         )
-    found = cores(s.capture(s.x, masks={name: attempt.convention.mask}))
+    found = cores(s.capture(s.x, masks=attempt.given))
     said = (_beside_the_scores(core, name, pattern) for core in found)
     return next(filter(None, said), None)
 

@@ -25,7 +25,6 @@ def cache(s):
     if not s.fresh:
         return None
     return Note(
-        "cache",
         "It keeps something between calls (a cache?): the same input gives another answer "
         "the second time. Each test ran on a fresh copy.",
     )
@@ -42,7 +41,6 @@ def not_repeatable(s):
     line = _random_line(s)
     where = f" Look at `{line}`." if line else ""
     return Finding(
-        "not-repeatable",
         f"Two calls with the same input, two answers, in evaluation mode: a layer is created "
         f"(or numbers are drawn) inside forward, so its weights are new at each call and are "
         f"never trained. Create layers in __init__.{where}",
@@ -72,7 +70,6 @@ def dropout_in_eval(s):
     if not s.drops:
         return None
     return Finding(
-        "dropout-in-eval",
         "Dropout still drops in evaluation mode: the same input gives two answers. F.dropout "
         "and F.scaled_dot_product_attention do not know the mode: pass training=self.training, "
         "or dropout_p=self.dropout if self.training else 0.0.",
@@ -99,12 +96,10 @@ def dropout_unused(s):
     training = _training(set_dropout(loud.unused(), 0.5))
     if len(unused) <= sum(map(kernel_drops, loud.capture(s.x, module=training).calls)):
         return Note(
-            "dropout-unused",
             f"{these} {'is' if one else 'are'} never used here: "
             f"F.scaled_dot_product_attention drops instead, by its own dropout_p.",
         )
     return Finding(
-        "dropout-unused",
         f"{these} {'never drops' if one else 'never drop'} anything: at p = 0.5 in training mode "
         f"the output is the same as at p = 0. Apply it to the weights: "
         f"weights = self.dropout(weights).",

@@ -1,7 +1,7 @@
 """The rules, in the order of causes, with what each gives way to."""
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..findings import Finding, Note, Unjudged
 from ..words import listed
@@ -57,6 +57,8 @@ class Verdict:
     asked: list = field(default_factory=list)
 
     def add(self, code, answer):
+        if isinstance(answer, Finding) and not answer.code:
+            answer = replace(answer, code=code)
         if isinstance(answer, Note):
             known = {note.message for note in self.notes}
             self.notes += [] if answer.message in known else [answer]

@@ -22,7 +22,7 @@ def wrong_pair(s):
 
     scores = keys @ keys.mT
     """
-    return _first(s, "wrong-pair", "kq")
+    return _first(s, "kq")
 
 
 @rule("wrong-values")
@@ -31,14 +31,14 @@ def wrong_values(s):
 
     context = weights @ keys
     """
-    return _first(s, "wrong-values", "v")
+    return _first(s, "v")
 
 
-def _first(s, code, letters):
+def _first(s, letters):
     """The Finding of the first cause for which these roles go wrong, or None."""
     causes = (_without_effect, _argument_confused, _context_confused)
     messages = (cause(s, letters) for cause in causes)
-    return next((Finding(code, message) for message in messages if message), None)
+    return next((Finding(message) for message in messages if message), None)
 
 
 @rule("one-for-all")
@@ -52,7 +52,6 @@ def one_for_all(s):
         return None
     role = ROLES[letter]
     return Finding(
-        "one-for-all",
         f"All rows of the {role} are the same: those of one token stand for all "
         f"{s.sizes.tokens}. Use the {role} of each token: {role} of shape (batch, num_heads, "
         f"tokens, head_dim), without an index on the tokens' axis.",
@@ -70,7 +69,6 @@ def one_projection(s):
         return None
     pair = ": each score is the same in both directions" * ("queries" in roles and "keys" in roles)
     return Note(
-        "one-projection",
         f"{listed(roles).capitalize()} are the numbers of one projection{pair}. Give each a "
         f"layer of its own, unless that is meant.",
     )
@@ -85,7 +83,7 @@ def unused_argument(s):
     """
     if disturbed(s) or not (names := unread(s)) or context_number(s.way.names) is not None:
         return None
-    return Note("unused-argument", f"{_made_of_other(*names)} forward can do without {names[0]}.")
+    return Note(f"{_made_of_other(*names)} forward can do without {names[0]}.")
 
 
 # --- layers without effect ------------------------------------------------------------------

@@ -136,7 +136,6 @@ def _scaled(s, slope, expected, core):
     if abs(ratio - 0.5) < 0.005:
         times = "half as large as they should be"
     return Finding(
-        "scale",
         f"{_divisor(s, slope, width)} Your scores are {times}. {advice}",
         torch.tensor([slope, expected]),
         "the factor found, and the right one",
@@ -196,7 +195,6 @@ def rotary(s):
             return [
                 *notes,
                 Finding(
-                    "rotary",
                     f"Queries or keys are turned by position, but where all tokens are equal, "
                     f"{said}. Turn both, by the same angles: the pair (a, b) becomes (a cos - b "
                     f"sin, a sin + b cos), with an angle for each position and pair.",
@@ -208,7 +206,6 @@ def rotary(s):
 
 
 _VALUES_TOO = Note(
-    "rotary",
     "The values are turned by position too. Usual is to turn queries and keys alone: "
     "a turned value says where it stood, not how far away.",
 )

@@ -1,6 +1,6 @@
 """A mask given as an argument: every convention is tried, and each that hides is right."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -27,16 +27,17 @@ class Pattern:
 class Attempt:
     """What one mask did.
 
-    verdict: "hides", "ignored", "leaks" or "NaN". changed: the rows that the mask itself changes.
-    moves: which rows move when a token changes, or None. number: the input whose tokens it hides,
-    where forward takes several; None: all together.
+    given: {argument: mask}. changed: the rows that the mask itself changes; moves: which rows move
+    when a token changes, or None. verdict: "hides", "ignored", "leaks" or "NaN". number: the input
+    whose tokens it hides, where forward takes several; None: all together.
     """
 
-    verdict: str
+    given: dict
     convention: Convention
     pattern: Pattern
     changed: torch.Tensor
     moves: torch.Tensor | None = None
+    verdict: str = "leaks"
     number: int | None = None
 
 
@@ -118,16 +119,20 @@ def _attempt(s, name, convention, pattern):
     if base.shape != s.base.shape:
         return []
     changed = (s.differs(base, s.base)[1] | base.isnan().any(dim=-1)).any(dim=0).cpu()
+    attempt = Attempt(masks, convention, pattern, changed)
     if not changed.any() or base.isnan().any():
-        verdict = "NaN" if changed.any() else "ignored"
-        return [Attempt(verdict, convention, pattern, changed)]
-    together = None
-    for number in (None, *(range(len(s.way.names)) if s.several else ())):
-        moves = (s.rows_moved(base, number, masks, columns=columns(s)) > 0).any(dim=0)
-        together = moves if together is None else together
-        if hides(s, moves, pattern, columns(s)):
-            return [Attempt("hides", convention, pattern, changed, moves, number)]
-    return [Attempt("leaks", convention, pattern, changed, together)]
+        return [replace(attempt, verdict="NaN" if changed.any() else "ignored")]
+    numbers = (None, *(range(len(s.way.names)) if s.several else ()))
+    moves = [moved(s, masks, number, columns(s)).any(dim=0) for number in numbers]
+    for number, found in zip(numbers, moves, strict=True):
+        if hides(s, found, pattern, columns(s)):
+            return [replace(attempt, verdict="hides", number=number)]
+    return [replace(attempt, moves=moves[0])]
+
+
+def moved(s, masks, number=None, tokens=None):
+    """(batch, tokens, tokens) Boolean: which rows move when one of some tokens changes."""
+    return s.rows_moved(s.look(s.x, masks), number, masks, columns=tokens) > 0
 
 
 def hides(s, moves, pattern, tokens):

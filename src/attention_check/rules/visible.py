@@ -39,7 +39,6 @@ def mask_off_by_one(s):
     if kind == "band" and s.causal is not False and not _beside_the_mask(s):
         k = int(pairs[0].nonzero().max())
         return _told(
-            "mask-off-by-one",
             f"Position 0 sees position {k}, and no later one: the mask begins {k} "
             f"{'place' if k == 1 else 'places'} too far right. Hide from the first pair above "
             f"the diagonal: triu(diagonal=1), or keep tril().",
@@ -51,7 +50,7 @@ def mask_off_by_one(s):
     if all(_seen(s, core)[..., 0, 0].all() and not _ahead(core).any() for core in square(s)):
         said = "No token but token 0 attends to itself: the diagonal is hidden too"
     said = f"{said}. Hide above the diagonal only: triu(diagonal=1)."
-    return _told("mask-off-by-one", said, pairs)
+    return _told(said, pairs)
 
 
 @rule("past-hidden", unless=_NO_MASK_TO_JUDGE)
@@ -79,7 +78,7 @@ def past_hidden(s):
         )
     else:
         return None
-    return _told("past-hidden", said, visible_pairs(s))
+    return _told(said, visible_pairs(s))
 
 
 @rule("future-hidden")
@@ -95,7 +94,6 @@ def future_hidden(s):
         if _kind(pairs) in ("causal", "band", "some"):
             i, j = (~pairs).nonzero()[0].tolist()
             return _told(
-                "future-hidden",
                 f"{position} {i} does not see position {j}, although causal=False was asked for: "
                 f"a mask is at work.",
                 pairs,
@@ -106,9 +104,9 @@ def future_hidden(s):
 _SEEN = "which pairs are seen: the token that looks (row), the token seen (column)"
 
 
-def _told(code, message, pairs, shows=_SEEN):
+def _told(message, pairs, shows=_SEEN):
     """A finding with its picture: pairs, (tokens, tokens) Boolean."""
-    return Finding(code, message, pairs.float(), shows)
+    return Finding(message, pairs.float(), shows)
 
 
 # --- which pairs are seen -------------------------------------------------------------------
@@ -205,7 +203,7 @@ def _in_one_mode(s):
         f"In {mode} mode position {i} sees position {j}; in {other} mode it does not. The mask "
         f"must be applied in both: {why}."
     )
-    return _told("future-visible", said, seen, f"which pairs are seen in {mode} mode")
+    return _told(said, seen, f"which pairs are seen in {mode} mode")
 
 
 def _band(s):
@@ -214,10 +212,10 @@ def _band(s):
     if not (beside := _beside_the_mask(s)):
         return None
     said = f"Position 0 sees position {int(pairs[0].nonzero().max())}: {beside}"
-    return _told("future-visible", said, pairs)
+    return _told(said, pairs)
 
 
-_WINDOW = Note("window", "Each token sees those near it, before and after: a two-way window.")
+_WINDOW = Note("Each token sees those near it, before and after: a two-way window.", code="window")
 
 
 def _window(s):
@@ -237,7 +235,7 @@ def _prefix(s):
     if not all((_seen(s, core).cpu() == wanted).all() for core in cores):
         return None
     rest = "and of the others only what stands before them: a mask with a prefix."
-    return Note("prefix", f"All tokens see the first {length}, {rest}")
+    return Note(f"All tokens see the first {length}, {rest}", code="prefix")
 
 
 def _in_part(s):
@@ -255,13 +253,13 @@ def _two_way(s):
     if _meant_causal(s):
         return None
     if _mask_is_near(s):
-        return Note("two-way", _of_a_switch(*switch_off(s)))
+        return Note(_of_a_switch(*switch_off(s)), code="two-way")
     if mask_kind(s) == "some":
         return Unjudged("some future pairs are seen, and no causal mask is in sight")
     if s.way.masks:
         return None
     said = "Every token sees every other, and no causal mask is in sight: two-way."
-    return Note("two-way", said)
+    return Note(said, code="two-way")
 
 
 def _of_a_switch(name, pairs):
@@ -296,7 +294,7 @@ def _no_mask_works(s):
     i, j = (s.sizes.tokens - 3, s.sizes.tokens - 1) if kind == "all" else seen[-1].tolist()
     share = "" if kind == "all" else f" ({len(seen)} future pairs are visible, not all)"
     why = next(filter(None, (cause(s) for cause in _CAUSES)))
-    return _told("future-visible", f"Position {i} sees position {j}{share}: {why}", pairs)
+    return _told(f"Position {i} sees position {j}{share}: {why}", pairs)
 
 
 _READINGS = {

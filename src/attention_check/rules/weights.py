@@ -31,7 +31,6 @@ def softmax_axis(s):
             "other: weights (queries, keys) @ values (keys, head_dim), neither turned."
         )
     return Finding(
-        "softmax-axis",
         f"{what}: the rows of the first head sum to {_in_words(sums)}.{mixes} {advice}",
         sums,
         "sum of each row of weights, sentence 0, head 0",
@@ -61,7 +60,6 @@ def softmax_twice(s):
             if call.name in SOFTMAX and (first := _softened(s.graph, call.inputs[0], at)):
                 where = f" Look at `{first.line}`." if first.line else ""
                 return Finding(
-                    "softmax-twice",
                     f"The softmax is taken twice: its input lies between 0 and 1 already, so the "
                     f"weights come out nearly equal, and hidden pairs are seen. Take it once."
                     f"{where}",
@@ -74,9 +72,9 @@ def softmax_twice(s):
 
 
 _DROPPED_SCORES = Note(
-    "dropout-on-scores",
     "Dropout acts on the scores, before the softmax: a dropped score becomes 0, "
     "which is a score like any other. The usual place is on the weights.",
+    code="dropout-on-scores",
 )
 
 
@@ -137,7 +135,6 @@ def _negative(s, core):
     heads = core.weights.flatten(0, -3) if core.weights.dim() > 2 else core.weights[None]
     lowest = heads[heads.amin(dim=(1, 2)).argmin()]
     return Finding(
-        "not-normalised",
         f"Some weights are negative, down to {lowest.min():.2f}: {why}. "
         f"weights = scores.softmax(dim=-1).",
         lowest,
@@ -148,7 +145,6 @@ def _negative(s, core):
 def _raw(s, core):
     sums = _first(core.weights).sum(dim=-1)
     return Finding(
-        "not-normalised",
         f"No softmax: the raw scores meet the values, and their rows sum to {_in_words(sums)}. "
         f"weights = scores.softmax(dim=-1).",
         sums,
@@ -170,7 +166,7 @@ def _changed(s, core):
             f"meet the values: weights are {what} after the softmax. Put -inf in the scores "
             f"before it, so that the rest still sums to one."
         )
-    return Finding("not-normalised", said, sums, "sum of each row of weights")
+    return Finding(said, sums, "sum of each row of weights")
 
 
 _SAID = {"negative": _negative, "raw": _raw, "changed": _changed}
