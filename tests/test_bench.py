@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import faults  # noqa: F401 (they register themselves)
 import pytest
 import torch
-from planted import PLANTED
+from registry import PLANTED
 from torch import nn
 
 from attention_course import compare_times
@@ -13,7 +14,7 @@ TOOLS = Path(__file__).parents[1] / "tools"
 STANDS_IN = """
 def check_attention(factory):
     assert callable(factory)
-    with open({log!r}, "a") as log:
+    with open({log!r}, "a", encoding="utf-8") as log:
         log.write({name!r})
 """
 
@@ -48,13 +49,14 @@ def test_the_check_and_the_check_before_take_turns(tmp_path):
     from bench_check import planted_seconds
 
     log = tmp_path / "log"
-    for name, package in (("n", "attention_check"), ("b", "attention_course")):
-        folder = tmp_path / name / package
+    for name in "nb":
+        folder = tmp_path / name / "attention_check"
         folder.mkdir(parents=True)
-        (folder / "__init__.py").write_text(STANDS_IN.format(log=str(log), name=name))
+        stands_in = STANDS_IN.format(log=str(log), name=name)
+        (folder / "__init__.py").write_text(stands_in, encoding="utf-8")
     taken = planted_seconds({"now": tmp_path / "n", "before": tmp_path / "b"}, rounds=1)
     assert [len(seconds) for seconds in taken.values()] == [len(PLANTED)] * 2
-    assert log.read_text() == "nb" + ("nbbn" * len(PLANTED))[: 2 * len(PLANTED)]
+    assert log.read_text(encoding="utf-8") == "nb" + ("nbbn" * len(PLANTED))[: 2 * len(PLANTED)]
 
 
 def test_a_first_check_is_measured_in_a_fresh_process():

@@ -113,14 +113,20 @@ def _set_random_states(states):
     numpy.random.set_state(arrays)
 
 
-def copy_module(module, share=False):
+def copy_module(module, share=False, instead=()):
     """Return a deep copy without the caller's hooks; with share, of all but the weights.
+
+    instead: (weight, values), a weight that has other values in the copy.
 
     What deepcopy refuses is helped along: a tensor with a gradient history is detached, a
     generator cloned, and any other object that cannot be copied is shared.
     """
     shared = [*module.parameters(), *_plain_weights(module)] if share else []
     memo = {id(weight): weight for weight in shared}
+    if instead:
+        weight, values = instead
+        other = nn.Parameter(values) if isinstance(weight, nn.Parameter) else values
+        memo[id(weight)] = other.requires_grad_(weight.requires_grad)
     try:
         copied = copy.deepcopy(module, dict(memo))
     except Exception:

@@ -3,40 +3,7 @@
 import html
 from dataclasses import dataclass, field
 
-import torch
-
 from shape_tracing.terminal import printable
-
-# The kinds that change which token a number belongs to: who sees whom is not told by the output.
-DISTURBED = {
-    "split-by-view", "merge-by-view", "softmax-axis", "not-normalised", "heads-attend-heads",
-    "batch-mixed", "one-for-all",
-}  # fmt: skip
-
-
-@dataclass
-class Finding:
-    """One fault, or a note.
-
-    code: its kind, such as "softmax-axis". message: what was seen and what to do. evidence: a
-    small tensor, or None; shows: what stands in it; wrong: where it should be zero, if not in
-    the places that the code says.
-    """
-
-    code: str
-    message: str
-    evidence: torch.Tensor | None = None
-    shows: str = ""
-    wrong: torch.Tensor | None = None
-
-    def __str__(self):
-        return f"{self.code}: {self.message}"
-
-
-def listed(items):
-    """The items in words: 1, 2 and 3."""
-    items = [str(item) for item in items]
-    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]
 
 
 @dataclass

@@ -32,6 +32,7 @@ FAMILIES = {
 FAMILIES = {family: tuple(listed.split()) for family, listed in FAMILIES.items()}
 CODES = [code for listed in FAMILIES.values() for code in listed]
 FAULTS, CORRECT = [], []
+PLANTED = []  # those of FAULTS that are planted in a text
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,13 @@ class Correct:
 def fault(code, *said, causal=None):
     """Register what it decorates as a module in which the check must find `code`."""
     assert code in CODES, f"{code} is in no family"
-    return _registrar(lambda module: FAULTS.append(Fault(module, code, said, causal)))
+
+    def register(module):
+        FAULTS.append(Fault(module, code, said, causal))
+        if isinstance(module, Text):
+            PLANTED.append(FAULTS[-1])
+
+    return _registrar(register)
 
 
 def correct(*looks_like, **wanted):
@@ -124,9 +131,12 @@ def together(base, *codes):
     return text
 
 
+def factory(case):
+    return case.module.make if isinstance(case.module, Text) else case.module
+
+
 def judged(case):
-    module = case.module.make if isinstance(case.module, Text) else case.module
-    return check_attention(module, causal=case.causal)
+    return check_attention(factory(case), causal=case.causal)
 
 
 def codes(report):

@@ -824,7 +824,7 @@ class SmallLayersAndALast(SmallLayersForAllHeads):
 # --- what never changes a softmax, and lengths ------------------------------------------------
 
 
-@right(open=True)
+@right()
 class KeyBiasOfEachHead(nn.Module):
     """A bias of the keys moves all scores of a row alike."""
 

@@ -33,8 +33,9 @@ def test_a_mask_inside_an_encoder_is_not_judged_by_what_the_decoder_sees():
     report = check_attention(nn.Transformer(24, 4, 1, 1, 40, batch_first=True))
     assert not report.findings, report
     [memory, sentence] = report.cannot_tell
-    assert memory.startswith("memory_mask and memory_key_padding_mask not judged")
-    assert sentence.startswith("src_mask was not judged, because it hides pairs in an encoder")
+    assert memory.startswith("mask-argument of memory_mask and memory_key_padding_mask not judged")
+    why = "because it hides pairs in an encoder"
+    assert sentence.startswith(f"mask-argument of src_mask not judged, {why}")
     understood = [note.message.partition(",")[0] for note in report.notes]
     names = "tgt_mask", "src_key_padding_mask", "tgt_key_padding_mask"
     assert understood == [f"{name} is understood as Boolean" for name in names]
@@ -54,7 +55,7 @@ def test_a_mask_that_is_not_judged_is_told():
     report = check_attention(MaskOfTheMemoryIgnored)
     assert not report.findings
     [sentence] = report.cannot_tell
-    assert sentence.startswith("memory_mask not judged")
+    assert sentence.startswith("mask-argument of memory_mask not judged")
 
 
 class FourAxesOfTheMask(MaskRequired):

@@ -409,3 +409,14 @@ class Assigned(Plain):
     def hide(self, scores):
         scores[:, :, causal_mask(scores.shape[-1])] = float("-inf")
         return scores
+
+
+@correct("dropout-unused", "crash", note="training")
+class RefusesTrainingAndDrops(Plain):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x):
+        assert not self.training
+        return self.drop(super().forward(x))

@@ -8,7 +8,7 @@ from torch import nn
 
 from attention_course import causal_mask
 
-from .roles import LastHeadOnly
+from .roles import FusedHeadLeftZero, LastHeadOnly
 
 fault("unused-layer", "out_proj")(separate.but("self.out_proj(context)", "context"))
 fault("unused-layer")(kernel.but("self.to_out(out)", "out"))
@@ -144,3 +144,38 @@ class SteadySoftmax(Plain):
     def soften(self, scores):
         raised = (scores - scores.detach().amax(-1, keepdim=True)).exp()
         return raised / raised.sum(-1, keepdim=True)
+
+
+@correct("unused-layer", "scale", silent=True)
+class Gain(Plain):
+    """A gain, one number, on the output: no other call reads what it gives."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.gain = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x):
+        return self.gain * super().forward(x)
+
+
+@fault("unused-layer", "gain is never called")
+class GainForgotten(Gain):
+    def forward(self, x):
+        return Plain.forward(self, x)
+
+
+@fault("scale", "You divide by √24 (d_model)")
+class GainAndWrongScale(Gain):
+    def scores(self, q, k):
+        return q @ k.mT / (self.num_heads * self.head_dim) ** 0.5
+
+
+@fault("detached", "depends on columns 0 to 5 of qkv, but no gradient")
+class OneHeadDetached(FusedHeadLeftZero):
+    """The queries of one head of four: 6 of the 72 columns of a fused weight do not learn."""
+
+    def merge(self, x):
+        return Plain.merge(self, x)
+
+    def scores(self, q, k):
+        return super().scores(torch.cat([q[:, :1].detach(), q[:, 1:]], dim=1), k)

@@ -195,3 +195,26 @@ class TalkingHeads(Plain):
 
     def soften(self, scores):
         return torch.einsum("bhij,hg->bgij", scores.softmax(-1), self.after)
+
+
+@fault("split-by-view")
+class SplitByRavel(Plain):
+    def split(self, x):
+        return x.ravel().view(len(x), self.num_heads, x.shape[1], self.head_dim)
+
+
+@fault("merge-by-view")
+class MergeByRavel(Plain):
+    def merge(self, x):
+        return x.ravel().view(len(x), x.shape[2], -1)
+
+
+@correct("split-by-view", "merge-by-view", silent=True)
+class Ravelled(Plain):
+    """The numbers are followed through any layout, whatever the operation is called."""
+
+    def split(self, x):
+        return x.ravel().view(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
+
+    def merge(self, x):
+        return x.transpose(1, 2).ravel().view(len(x), x.shape[2], -1)

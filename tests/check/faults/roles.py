@@ -613,3 +613,19 @@ class GateAtZero(Plain):
 
     def forward(self, x):
         return x + self.gate * super().forward(x)
+
+
+@fault("wrong-pair")
+class CrossOfTheInput(DecoderBlock):
+    def forward(self, x, memory):
+        x = x + self.own(x, x, ~causal_mask(x.shape[1]))
+        return x + self.cross(x, x)
+
+
+@fault("future-visible")
+class CrossTurned(DecoderBlock):
+    """A memory may look in its turn: what is wrong is that the input sees itself whole."""
+
+    def forward(self, x, memory):
+        x = x + self.own(x, x, ~causal_mask(x.shape[1]))
+        return x + self.cross(memory, x)

@@ -411,3 +411,39 @@ class BlockThatDoesNotAsk(nn.Module):
     def forward(self, x):
         x = x + self.one(x)
         return x + self.two(x, False)
+
+
+@fault("future-visible", "hides nothing: it is True for all pairs")
+class WhereKeepsAll(Plain):
+    def hide(self, scores):
+        keep = torch.ones(scores.shape[-2:]).triu(scores.shape[-1]) == 0
+        return torch.where(keep, scores, -torch.inf)
+
+
+@fault("future-visible", "hides nothing: it is 1 for all pairs")
+class TimesOnes(Plain):
+    def hide(self, scores):
+        below = torch.ones(scores.shape[-2:]).tril()
+        return scores * (below + torch.ones(scores.shape[-2:]).triu(1))
+
+
+@fault("future-visible", "holds -1 above the diagonal and 0 below is added")
+class MinusOnes(Plain):
+    def hide(self, scores):
+        return scores - torch.ones(scores.shape[-2:]).triu(1)
+
+
+@fault("future-visible", "the result of add is thrown away")
+class SumThrownAway(Plain):
+    def hide(self, scores):
+        hidden = torch.full(scores.shape[-2:], -torch.inf).triu(1)
+        scores + hidden
+        return scores
+
+
+@correct("future-visible", note="window")
+@fault("future-visible", "Position 3 sees position 4 (4 future pairs are visible", causal=True)
+class NearOnes(Plain):
+    def hide(self, scores):
+        places = torch.arange(scores.shape[-1])
+        return scores.masked_fill((places[:, None] - places).abs() > 1, -torch.inf)

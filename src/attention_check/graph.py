@@ -1,34 +1,25 @@
-"""The way of the numbers through a captured run: where scores, weights and values come from."""
+"""The calls of one run: what was made of what, found by the numbers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from .guard import reachable
+from .runs import Kept
 
-LAYOUT = set(
-    "view reshape transpose permute contiguous flatten unflatten squeeze unsqueeze movedim "
-    "moveaxis swapaxes swapdims mT T mH H expand expand_as clone chunk split unbind index narrow "
-    "select tensor_split view_as reshape_as to float type_as repeat_interleave repeat dropout "
-    "split_with_sizes unsafe_chunk detach alias broadcast_to tile t cat stack concat concatenate "
-    "hstack requires_grad_ as_strided unfold swapaxes_ transpose_ squeeze_ unsqueeze_ "
-    "index_select vsplit hsplit dsplit data".split()
-)
-SCALING = {"mul", "div", "mul_", "div_", "multiply", "divide", "true_divide"}
-JOINING = {"cat", "stack", "concat", "concatenate", "hstack"}
-_PROJECTIONS = {"linear", "addmm", "conv1d", "conv2d", "bilinear", "embedding", "baddbmm"}
-SOFT = ("softmax", "_softmax", "log_softmax")
-
-
-class Kept:
-    """A tensor that was seen: the object itself, and its numbers at that moment."""
-
-    __slots__ = ("tensor", "value")
-
-    def __init__(self, tensor):
-        self.tensor = tensor
-        fixed = tensor.is_leaf and tensor.requires_grad
-        self.value = tensor.detach() if fixed else tensor.detach().clone()
+# The operations that the check knows by name; all else is told by numbers.
+LOGARITHM = "log_softmax"
+SOFTMAX = ("softmax", "_softmax", LOGARITHM)
+EXP, DROPOUT, SUM, TIMES = "exp", "dropout", "sum", ("mul", "multiply")
+KERNEL, WHOLE_LAYER = "scaled_dot_product_attention", "multi_head_attention_forward"
+WRITTEN = "assign"  # x[...] = v
+EINSUM, WITH_ALPHA = "einsum", "baddbmm"
+PRODUCTS = ("matmul", "bmm", "mm", WITH_ALPHA)
+PROJECTIONS = ("linear", "addmm", "conv1d", "conv2d", "bilinear", "embedding")
+FILLS = ("masked_fill", "where", "masked_scatter")
+TRIANGLES = ("tril", "triu")
+SUMS = ("add", "sub", "rsub")
+SAMPLE = 256  # numbers of an output that are looked up among the inputs
 
 
 @dataclass
@@ -65,14 +56,14 @@ class Origin:
     learned: bool = False
 
 
-class Flow:
+class Graph:
     """The calls of one run in order, with the maker of each tensor."""
 
-    def __init__(self, calls, given, sizes, module):
-        self.given, self.sizes, self.module = given, sizes, module
-        self.calls = [call for call in _opened(calls) if call.error is None]
-        self._makers, self._users, self._places = {}, {}, {}
-        self.known = _known(module)
+    def __init__(self, record, sizes):
+        self.given, self.sizes, self.module = record.given, sizes, record.module
+        self.calls = [call for call in _opened(record.calls) if call.error is None]
+        self._makers, self._users, self._places, self._carried = {}, {}, {}, {}
+        self.known = _known(record.module)
         for at, call in enumerate(self.calls):
             for kept in _kept(call.output):
                 self._makers.setdefault(id(kept.tensor), []).append(at)
@@ -110,6 +101,12 @@ class Flow:
 
     # --- walking back -----------------------------------------------------------------------
 
+    def carried(self, at):
+        """(the inputs whose numbers go on, their factor), or None where a call makes new ones."""
+        if at not in self._carried:
+            self._carried[at] = _carried(self.calls[at])
+        return self._carried[at]
+
     def origin(self, kept, before):
         """The Origin of an operand of the call at index `before`."""
         origin, todo, seen = Origin([], 1.0), [(kept, before, 1.0)], set()
@@ -119,30 +116,17 @@ class Flow:
             if (id(kept.tensor), at) in seen:
                 continue
             seen.add((id(kept.tensor), at))
-            call = None if at is None else self.calls[at]
-            if call is None or not call.inputs:
+            carried = None if at is None else self.carried(at)
+            if carried is None:
                 origin.sources.append((at, kept))
                 origin.factor = factor
-            elif call.name in JOINING:
-                todo += [(k, at, factor) for k in call.inputs]
-            elif call.name in LAYOUT:
-                todo.append((call.inputs[0], at, factor))
-            elif call.name == "assign":
-                todo.append((call.inputs[-1], at, factor))
-                if self._written_before(call.inputs[0], at):
-                    todo.append((call.inputs[0], at, factor))
-            elif call.name in SCALING and (step := _fixed_factor(call)):
-                origin.learned |= any(k.tensor.requires_grad for k in call.inputs[1:])
-                main = max(call.inputs, key=lambda k: k.value.numel())
-                todo.append((main, at, factor * step))
-            else:
-                origin.sources.append((at, kept))
-                origin.factor = factor
+                continue
+            inputs, step = carried
+            if step != 1.0:
+                others = [k for k in self.calls[at].inputs if k not in inputs]
+                origin.learned |= any(k.tensor.requires_grad for k in others)
+            todo += [(k, at, factor * step) for k in inputs]
         return origin
-
-    def _written_before(self, kept, at):
-        maker = self.maker(kept, at)
-        return maker is not None and self.calls[maker].name == "assign"
 
     def is_weight(self, kept, before):
         """Whether an operand is a weight: a tensor of the module, or trainable, in any layout."""
@@ -155,8 +139,7 @@ class Flow:
     def is_projection(self, at):
         if at is None:
             return False
-        call = self.calls[at]
-        if call.name in _PROJECTIONS - {"baddbmm"}:
+        if self.calls[at].name in PROJECTIONS:
             return True
         product = self.product(at)
         return product is not None and self._has_weight(product)
@@ -171,45 +154,58 @@ class Flow:
             for at, k in origin.sources
         )
 
-    def leaves(self, kept, before):
-        """The ids of all tensors that came from outside and stand behind an operand."""
-        found, todo, done = set(), [(kept, before)], set()
+    def behind(self, kept, before, stops=lambda at: False):
+        """(calls, [tensors from outside]) behind an operand, back to those where it stops."""
+        calls, outside, todo = set(), [], [(kept, before)]
         while todo:
             kept, before = todo.pop()
             at = self.maker(kept, before)
             if at is None:
-                found.add(id(kept.tensor))
-            elif at not in done:
-                done.add(at)
-                todo += [(k, at) for k in self.calls[at].inputs]
-        return found
+                outside.append(kept.tensor)
+            elif at not in calls:
+                calls.add(at)
+                todo += [] if stops(at) else [(k, at) for k in self.calls[at].inputs]
+        return sorted(calls), outside
+
+    def leaves(self, kept, before):
+        """The ids of all tensors that came from outside and stand behind an operand."""
+        return {id(tensor) for tensor in self.behind(kept, before)[1]}
+
+    def _nearest(self, kept, before):
+        ends = self.is_projection
+        return self.behind(kept, before, lambda at: ends(at) or at in self.products)[0]
 
     def back(self, kept, before):
-        """All calls behind an operand, up to and without projections, and the products there."""
-        between, _, products = self._behind(kept, before)
-        return between, products
+        """(calls between, products of two) behind an operand, up to and without projections."""
+        calls = [at for at in self._nearest(kept, before) if not self.is_projection(at)]
+        return (
+            [at for at in calls if at not in self.products],
+            [at for at in calls if at in self.products],
+        )
 
     def projections(self, kept, before):
         """The indices of the nearest projections behind an operand, whatever stands between."""
-        return self._behind(kept, before)[1]
+        return [at for at in self._nearest(kept, before) if self.is_projection(at)]
 
-    def _behind(self, kept, before):
-        """(calls between, projections, products of two) behind an operand, in order."""
-        between, projections, products = set(), set(), set()
-        todo = [(kept, before)]
-        while todo:
-            kept, before = todo.pop()
-            at = self.maker(kept, before)
-            if at is None or at in between | projections | products:
-                continue
-            if self.is_projection(at):
-                projections.add(at)
-            elif at in self.products:
-                products.add(at)
-            else:
-                between.add(at)
-                todo += [(k, at) for k in self.calls[at].inputs]
-        return sorted(between), sorted(projections), sorted(products)
+    # --- walking forward --------------------------------------------------------------------
+
+    def last_moved(self, kept, after):
+        """The last tensor that follows from one by changes of layout alone, or None."""
+        last = None
+        while True:
+            steps = (u for u in self.users(kept, after) if self._whole(u, kept))
+            after = next(steps, None)
+            if after is None:
+                return last
+            last = kept = outputs(self.calls[after])[0]
+
+    def _whole(self, at, kept):
+        """Whether a call moves all numbers of a tensor, and no others."""
+        call, carried = self.calls[at], self.carried(at)
+        if carried is None or len(outputs(call)) != 1:
+            return False
+        alone = len(carried[0]) == 1 and carried[0][0].tensor is kept.tensor
+        return alone and carried[1] == 1.0 and call.name != WRITTEN
 
     # --- products ---------------------------------------------------------------------------
 
@@ -228,20 +224,18 @@ class Flow:
     def attends(self):
         """Whether anything of attention is seen: a product of two computed tensors, a softmax."""
         names = {call.name for call in self.calls}
-        return bool(self.products) or bool(names & {*SOFT, "exp", "scaled_dot_product_attention"})
+        return bool(self.products) or bool(names & {*SOFTMAX, EXP, KERNEL})
 
     def product(self, at):
         """The call as a Product, or None where it is none."""
         call = self.calls[at]
         try:
-            if call.name in ("matmul", "bmm", "mm"):
-                return _matmul(at, *call.inputs[:2])
-            if call.name == "baddbmm":
-                return _matmul(at, *call.inputs[1:3])
-            if call.name == "einsum":
+            if call.name == EINSUM:
                 return _einsum(at, call)
-            if call.name == "sum":
+            if call.name == SUM:
                 return self._sum(at, call)
+            if call.name in PRODUCTS:
+                return _matmul(at, *call.inputs[-2:])
         except (ValueError, IndexError, TypeError):
             return None
         return None
@@ -249,7 +243,7 @@ class Flow:
     def _sum(self, at, call):
         """(q * k).sum(-1): a product written out."""
         made = self.maker(call.inputs[0], at)
-        if made is None or self.calls[made].name not in ("mul", "multiply"):
+        if made is None or self.calls[made].name not in TIMES:
             return None
         left, right = self.calls[made].inputs
         total = call.inputs[0].value
@@ -288,12 +282,15 @@ def _squeezed(value, shape, letters):
 
 
 def _opened(calls):
-    """The calls, with nn.MultiheadAttention's one call replaced by those inside it."""
+    """The calls, with nn.MultiheadAttention's one call replaced by those inside it.
+
+    Operations in place go by the name of those that are not: masked_fill_ is masked_fill.
+    """
     for call in calls:
-        if call.name == "multi_head_attention_forward" and call.inner:
+        if call.name == WHOLE_LAYER and call.inner:
             yield from _opened(call.inner)
         else:
-            yield call
+            yield replace(call, name=call.name.rstrip("_")) if call.name.endswith("_") else call
 
 
 def _kept(value):
@@ -349,15 +346,62 @@ def _einsum(at, call):
     return Product(at, left, right, (first, second, out), (left.value, right.value))
 
 
-def _fixed_factor(call):
-    """By how much mul or div makes its main tensor larger, where that is one number."""
-    main = max(call.inputs, key=lambda k: k.value.numel())
-    others = [k for k in call.inputs if k is not main]
-    if any(k.value.numel() != 1 for k in others) or not outputs(call):
+def _carried(call):
+    """(the inputs whose numbers a call carries on, their factor), or None where it makes new ones.
+
+    A call whose every output number stands among its inputs only moved numbers; one that makes
+    each number of an input larger by the same factor scaled it.
+    """
+    numbers = [k for k in call.inputs if _decimal(k.value) and k.value.numel()]
+    made = [k.value for k in outputs(call) if _decimal(k.value) and k.value.numel()]
+    if not numbers or not made:
         return None
-    before, after = main.value.flatten().double(), outputs(call)[0].value.flatten().double()
-    if before.shape != after.shape or before.abs().max() == 0:
+    if call.name == WRITTEN:
+        first, last = numbers[0], numbers[-1]
+        return ([last] if first is last or _constant(first.value) else [last, first]), 1.0
+    if call.relation in ("view", "same object"):
+        return [numbers[0]], 1.0
+    sources = [k for k in numbers if not _constant(k.value)] or numbers[:1]
+    if len(numbers) > 1 and made[0].numel() != sum(k.value.numel() for k in numbers):
+        sources = sources[:1] if len(sources) == 1 else []  # no join
+    if sources and all(_found(one, [k.value for k in sources]) for one in made):
+        return sources, 1.0
+    main = max(numbers, key=lambda k: k.value.numel())
+    factor = _fixed_factor(main, [k for k in numbers if k is not main], made[0])
+    return None if factor is None else ([main], factor)
+
+
+def _decimal(value):
+    return value.is_floating_point() or value.is_complex()
+
+
+def _constant(value):
+    return bool((value == value.flatten()[0]).all())
+
+
+def _found(made, sources):
+    """Whether all numbers, or a sample of many, stand among those of the sources."""
+    real = [torch.view_as_real(v) if v.is_complex() else v for v in (made, *sources)]
+    made, *sources = (value.flatten() for value in real)
+    if len(sources) == 1 and made.dtype != sources[0].dtype:
+        return made.shape == sources[0].shape and torch.allclose(
+            made.double(), sources[0].double(), rtol=1e-2
+        )
+    step = max(len(made) // SAMPLE, 1)
+    every = torch.cat([value.double() for value in sources])
+    return bool(torch.isin(made[::step].double(), every).all())
+
+
+def _fixed_factor(main, others, made):
+    """By how much a call makes its main tensor larger, where that is one number; or None."""
+    if any(k.value.numel() != 1 for k in others) or main.value.is_complex() or made.is_complex():
+        return None
+    before, after = main.value.flatten().double(), made.flatten().double()
+    if main.value.shape != made.shape or not before.isfinite().equal(after.isfinite()):
+        return None
+    before, after = before[before.isfinite()], after[after.isfinite()]
+    if not before.any() or not after.any():
         return None
     factor = (before @ after) / (before @ before)
     close = torch.allclose(after, factor * before, rtol=1e-4, atol=1e-6 * after.abs().max().item())
-    return factor.item() if close and factor != 0 else None
+    return factor.item() if close else None

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from .flow import SOFT, Kept, outputs
+from .graph import DROPOUT, EXP, KERNEL, SOFTMAX, SUM, TIMES, WITH_ALPHA, outputs
+from .runs import Kept
 
 ROLES = {"q": "queries", "k": "keys", "v": "values"}  # what meets in a core
 
@@ -38,91 +39,89 @@ class Core:
     scaled: float | None = None
 
 
-def cores(flow):
+def cores(graph):
     """All cores of a run, in order. Their weights need not be (tokens, tokens)."""
-    found = []
-    for at, call in enumerate(flow.calls):
-        if call.name == "scaled_dot_product_attention":
-            found.append(_fused(at, call))
-    for product in flow.products.values():
-        for side in (0, 1):
-            core = _core(flow, product, side)
-            if core is not None:
-                found.append(core)
-                break
+    found = [_fused(at, call) for at, call in enumerate(graph.calls) if call.name == KERNEL]
+    for product in graph.products.values():
+        sides = (_core(graph, product, side) for side in (0, 1))
+        found += [core for core in sides if core is not None][:1]
     return sorted(found, key=lambda core: core.at)
 
 
-def _core(flow, product, side):
-    operand = (product.left, product.right)[side]
-    path, ends = flow.back(operand, product.at)
-    ends = [at for at in ends if flow.calls[at].inputs]
-    ends = [
-        at
-        for at in ends
-        if _numel(flow, at) == operand.value.numel() or _soft(flow, path) is not None
-    ]
-    if not ends or len(product.summed) != 1:
+def _core(graph, product, side):
+    """The core whose weights are that operand of a product, or None where they are none."""
+    operand, other = (product.left, product.right)[:: 1 - 2 * side]
+    path, ends = graph.back(operand, product.at)
+    soft = _soft(graph, path)
+    ends = [at for at in ends if soft is not None or _numel(graph, at) == operand.value.numel()]
+    if not ends or len(product.summed) != 1 or not graph.products[ends[-1]].summed:
         return None
-    score = flow.products[ends[-1]]
-    if not score.summed:
-        return None
+    score = graph.products[ends[-1]]
     mine, others = product.letters[side], product.letters[1 - side]
-    key = product.summed[0]
     row = [a for a in mine if a not in others and a in product.letters[2]]
     col = [a for a in others if a not in mine]
     if not row or not col:
         return None
-    row = _of_size(product, row, flow.sizes.tokens)
+    row, key, col = _of_size(product, row, graph.sizes.tokens), product.summed[0], col[-1]
     weights, order = _arranged(product.values[side], mine, (row, key))
-    values, _ = _arranged(product.values[1 - side], others, (key, col[-1]))
-    queries, keys = _queries_keys(score, flow.sizes.tokens)
-    soft = _soft(flow, path)
-    result = outputs(flow.calls[_result(flow, product)])[0]
-    context, _ = _arranged(result.value, product.letters[2], (row, col[-1]))
-    width = 1
-    for letter in score.summed:
-        width *= score.axis_size(letter)
-    into = None if soft is None else flow.calls[soft].inputs[0].value
-    out = None
-    raw = product.values[side]
-    if soft is not None:
-        by_hand = flow.calls[soft].name == "exp"
-        out = _divided(flow, path, soft, raw) if by_hand else outputs(flow.calls[soft])[0].value
+    result = outputs(graph.calls[_result(graph, product)])[0]
+    raw, products = product.values[side], _products(graph, score)
+    into, out = _softmax(graph, path, soft, raw, products)
     turned = _turned(out, raw)
-    names = {flow.calls[at].name for at in path}
-    if soft is None and not names & POSITIVE:
-        into = raw  # no softmax: the scores meet the values
-    raw_products = outputs(flow.calls[_result(flow, score)])[0].value
-    if flow.calls[score.at].name == "baddbmm":  # its alpha is a factor of the scores
-        raw_products = score.left.value @ score.right.value
+    queries, keys = _queries_keys(score, graph.sizes.tokens)
     return Core(
         at=product.at,
-        width=width,
+        width=math.prod(score.axis_size(letter) for letter in score.summed),
         queries=queries,
         keys=keys,
-        values=values,
+        values=_arranged(product.values[1 - side], others, (key, col))[0],
         weights=weights,
-        products=raw_products,
+        products=products,
         scores=_same(into, raw, order, turned),
         normalised=_same(out, raw, order, turned),
-        operands=(
-            (score.left, score.at),
-            (score.right, score.at),
-            ((product.left, product.right)[1 - side], product.at),
-        ),
-        context=(result, context),
+        operands=((score.left, score.at), (score.right, score.at), (other, product.at)),
+        context=(result, _arranged(result.value, product.letters[2], (row, col))[0]),
         path=tuple(at for at in path if at > score.at),
         turned=turned,
         last_axis=out is not None and bool((out.sum(-1) - 1).abs().max() < 1e-3),
-        softmaxes=sum(flow.calls[at].name in SOFT for at in path),
+        softmaxes=sum(graph.calls[at].name in SOFTMAX for at in path),
     )
 
 
-def _divided(flow, path, soft, like):
+def _products(graph, score):
+    """q·k before any factor."""
+    if graph.calls[score.at].name == WITH_ALPHA:  # its alpha is a factor of the scores
+        return score.left.value @ score.right.value
+    return outputs(graph.calls[_result(graph, score)])[0].value
+
+
+def _softmax(graph, path, soft, raw, products):
+    """(what goes into the softmax, what comes out), each None where it cannot be seen."""
+    if soft is None:
+        return (raw if _raw(products, raw) else None), None
+    call = graph.calls[soft]
+    out = _divided(graph, path, soft, raw) if call.name == EXP else outputs(call)[0].value
+    return call.inputs[0].value, out
+
+
+def _raw(products, weights):
+    """Whether what meets the values is the products, but for a factor and what is hidden."""
+    if products.numel() != weights.numel():
+        return False
+    for candidate in (products, products.mT):
+        x, y = candidate.flatten().double(), weights.flatten().double()
+        kept = (y != 0) & y.isfinite() & (y > -1e3)
+        x, y = x[kept], y[kept]
+        factor = (x @ y) / (x @ x).clamp_min(1e-12)
+        if len(x) and factor > 0 and (y - factor * x).norm() < 1e-3 * y.norm():
+            return True
+    return False
+
+
+def _divided(graph, path, soft, like):
     """What a softmax written by hand gives: an exp, divided by its sums; or None."""
     for at in path:
-        value = outputs(flow.calls[at])[0].value if outputs(flow.calls[at]) else None
+        value = outputs(graph.calls[at])[0].value if outputs(graph.calls[at]) else None
         if at > soft and value is not None and value.shape == like.shape:
             sums = [value.sum(axis) for axis in range(value.dim())]
             if any((total - 1).abs().max() < 1e-3 for total in sums):
@@ -130,32 +129,25 @@ def _divided(flow, path, soft, like):
     return None
 
 
-def _result(flow, product):
+def _result(graph, product):
     """The index of the call whose output is the product: the sum, where it is written out."""
     at = product.at
-    if flow.calls[at].name in ("mul", "multiply"):
-        made = outputs(flow.calls[at])[0]
-        return next(u for u in flow.users(made, at) if flow.calls[u].name == "sum")
+    if graph.calls[at].name in TIMES:
+        made = outputs(graph.calls[at])[0]
+        return next(u for u in graph.users(made, at) if graph.calls[u].name == SUM)
     return at
 
 
-def _numel(flow, at):
-    product = flow.products[at]
-    return outputs(flow.calls[_result(flow, product)])[0].value.numel()
+def _numel(graph, at):
+    product = graph.products[at]
+    return outputs(graph.calls[_result(graph, product)])[0].value.numel()
 
 
-# calls that make weights of scores in a way of their own
-POSITIVE = set(
-    "exp sigmoid relu softmax log_softmax softplus elu gelu logsumexp square pow normalize "
-    "sparsemax topk entmax exp_ exp2 tanh".split()
-)
-
-
-def _soft(flow, path):
+def _soft(graph, path):
     """The last softmax on the path, or else the last exp of a softmax written by hand."""
-    for names in (SOFT, ("exp",)):
+    for names in (SOFTMAX, (EXP,)):
         for at in reversed(path):
-            if flow.calls[at].name in names:
+            if graph.calls[at].name in names:
                 return at
     return None
 
@@ -255,3 +247,16 @@ def _masked(call, scores):
             bias = torch.zeros_like(scores).masked_fill(~mask, -torch.inf)
         scores = scores + bias
     return scores
+
+
+def drops(call):
+    """Whether a call drops something at random."""
+    if call.name == DROPOUT:
+        return not torch.equal(call.inputs[0].value, call.output.value)
+    return kernel_drops(call)
+
+
+def kernel_drops(call):
+    """Whether a call is the fused kernel with a dropout_p, its fifth argument, above 0."""
+    given = call.args[4] if len(call.args) > 4 else call.kwargs.get("dropout_p")
+    return call.name == KERNEL and bool(given)

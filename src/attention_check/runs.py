@@ -1,0 +1,200 @@
+"""What the module answers: each question is a run of its own, and changes nothing.
+
+A question is an input, and what is asked of it beside that: masks, another module, the input
+that changes alone. Nothing is set from outside, so nothing must be put back.
+"""
+
+import contextlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from shape_tracing import Capture
+
+from .guard import copy_module, reachable
+
+TOLERANCE = 1e-5  # of the largest number in the output: what is less is rounding
+
+
+class Kept:
+    """A tensor that was seen: the object itself, and its numbers at that moment."""
+
+    __slots__ = ("tensor", "value")
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+        fixed = tensor.is_leaf and tensor.requires_grad
+        self.value = tensor.detach() if fixed else tensor.detach().clone()
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run: the torch operations in order, what was given, and the module that ran."""
+
+    calls: list
+    given: torch.Tensor
+    module: nn.Module
+
+
+class NoDropout(TorchFunctionMode):
+    """Every dropout in the block lets everything through."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        name = getattr(function, "__name__", "")
+        if "dropout" in name and args:
+            return args[0]
+        if name == "scaled_dot_product_attention":
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                kwargs["dropout_p"] = 0.0
+        elif "dropout_p" in kwargs:
+            kwargs["dropout_p"] = 0.0
+        return function(*args, **kwargs)
+
+
+class Runs:
+    """The runs of one Subject, whose parts are at hand here: way, sizes, dtype, masks, ..."""
+
+    def __init__(self, subject):
+        self.__dict__["subject"] = subject
+
+    def __getattr__(self, name):
+        return getattr(self.__dict__["subject"], name)
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"{name} cannot be set: a run is asked, not told")
+
+    @cached_property
+    def module(self):
+        """The copy that all calls share, where none of them needs one of its own."""
+        return copy_module(self.pristine, share=True)
+
+    def unused(self):
+        """A copy that has not been called: it keeps nothing from an earlier call."""
+        return copy_module(self.pristine, share=True)
+
+    @cached_property
+    def training(self):
+        """A copy in training mode, without dropout."""
+        return set_dropout(self.unused(), 0.0).train()
+
+    def run(self, x, masks=None, module=None, seed=0, other=None, way=None):
+        """The output for x, from a clone of x, with a fixed random state, and its gradients.
+
+        other: (number, tensor), the input of that number where it is not x.
+        """
+        way = way or self.way
+        if other is not None:
+            way = replace(way, other=other)
+        if module is None:
+            module = self.unused() if self.fresh else self.module
+        _seed(seed)
+        with NoDropout() if self.quiet else contextlib.nullcontext():
+            return self.call(module, x.clone(), masks, way)
+
+    def look(self, x, masks=None, module=None, seed=0, other=None, way=None):
+        """The same without gradients."""
+        with torch.no_grad():
+            return self.run(x, masks, module, seed, other, way).detach()
+
+    def look_at(self, changed, number=None, masks=None, module=None):
+        """The output where all inputs are `changed`, or the input of that number alone."""
+        if number is None:
+            return self.look(changed, masks, module)
+        return self.look(self.x, masks, module, other=(number, changed))
+
+    def record(self, x, masks=None, module=None, seed=0, other=None):
+        """The Record of one run: every torch operation with its numbers."""
+        module = module or (self.unused() if self.fresh else self.module)
+        way = self.way if other is None else replace(self.way, other=other)
+        given = x.clone()
+        _seed(seed)
+        # the capture stands inside the hush, so that it sees the learner's lines
+        with (
+            NoDropout() if self.quiet else contextlib.nullcontext(),
+            Capture(module, keep=Kept) as seen,
+            contextlib.suppress(Exception),
+        ):
+            self.call(module, given, masks, way)
+        return Record(seen.calls, given, module)
+
+    @cached_property
+    def x(self):
+        """The input that most questions are about: (batch, tokens, d_model)."""
+        return self.draw(1)
+
+    def with_token(self, token, seed):
+        """The input with one token drawn anew, and larger."""
+        changed = self.x.clone()
+        changed[:, token] = 1.5 * self.draw(seed)[:, token]
+        return changed
+
+    @cached_property
+    def base(self):
+        """The output for `x`."""
+        return self.look(self.x)
+
+    @cached_property
+    def size(self):
+        """The size of the numbers in the output, by which differences are judged."""
+        return max(self.base.abs().nan_to_num().max().item(), 1e-12)
+
+    def differs(self, first, second):
+        """The largest difference by row (batch, tokens), and whether it is more than rounding."""
+        change = (first - second).abs().amax(dim=-1)
+        return change / self.size, change > TOLERANCE * self.size
+
+    def rows_moved(self, base, number=None, masks=None, module=None, columns=None, seeds=(2, 3)):
+        """(batch, tokens, tokens): how far rows move from `base` when a token of `columns` changes.
+
+        In parts of the output's size, 0 where it is no more than rounding. number: the input
+        that changes alone, where forward takes several; None: all. columns: None: all tokens.
+        """
+        tokens = self.sizes.tokens
+        moves = torch.zeros(len(base), tokens, tokens)
+        for seed in seeds:
+            for j in range(tokens) if columns is None else columns:
+                output = self.look_at(self.with_token(j, seed), number, masks, module)
+                change, moved = self.differs(output, base)
+                moves[:, :, j] = moves[:, :, j].maximum(torch.where(moved, change, 0.0).cpu())
+        return moves
+
+    def moved_by_input(self, number, changed):
+        """(tokens,) Boolean: the rows that move when one of several inputs is `changed`."""
+        return self.differs(self.look_at(changed, number), self.base)[1].any(dim=0).cpu()
+
+    def moves(self, weight, values):
+        """Whether the output moves when a weight has other values."""
+        module = copy_module(self.pristine, share=True, instead=(weight, values))
+        return bool(self.differs(self.look(self.x, module=module), self.base)[1].any())
+
+
+def _seed(seed):
+    # torch.manual_seed would also queue a call for a GPU that is not there, at each run
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+
+
+def dropouts(module):
+    """(path, layer) of each dropout layer."""
+    kinds = nn.modules.dropout._DropoutNd
+    parts = [*module.named_modules(), *reachable(module)]
+    return [(path, part) for path, part in parts if isinstance(part, kinds)]
+
+
+def set_dropout(module, p):
+    """Set all dropout layers, and plain rates named after dropout, to p; return the module."""
+    for _, part in dropouts(module):
+        part.p = p
+    for part in module.modules():
+        for name, value in list(vars(part).items()):
+            rate = isinstance(value, float) or (type(value) is int and value == 0)
+            if rate and "drop" in name.lower():
+                setattr(part, name, p)
+    return module

@@ -1,0 +1,88 @@
+"""How a mask can be written: every convention, and every shape."""
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Convention:
+    """A way to say which pairs are hidden: words for the learner, and the mask itself."""
+
+    words: str
+    shape: str
+    mask: torch.Tensor
+
+
+def conventions(subject, hidden):
+    """All masks that hide the same.
+
+    hidden: (tokens, tokens), (batch, tokens, tokens), or (batch, tokens) for padding.
+    """
+    padding = hidden.shape[0] == subject.sizes.batch and hidden.shape[0] != hidden.shape[1]
+    padding = padding and hidden.dim() == 2
+    found = []
+    for shape, spread in _shapes(hidden, subject.sizes.batch, padding):
+        for words, mask in _kinds(spread, subject.dtype):
+            found.append(Convention(words, shape, mask.to(subject.device)))
+    return found
+
+
+def _shapes(hidden, batch, padding):
+    if padding:
+        yield "(batch, tokens)", hidden
+        yield "(batch, 1, 1, tokens)", hidden[:, None, None]
+        yield "(batch, 1, tokens)", hidden[:, None]
+        return
+    if hidden.dim() == 2:
+        yield "(tokens, tokens)", hidden
+        hidden = hidden.expand(batch, *hidden.shape)
+    yield "(batch, 1, tokens, tokens)", hidden[:, None]
+    yield "(batch, tokens, tokens)", hidden
+
+
+def _kinds(hidden, dtype):
+    far = torch.zeros(hidden.shape, dtype=dtype).masked_fill(hidden, -torch.inf)
+    yield "Boolean, True = hidden", hidden
+    yield "Boolean, True = keep", ~hidden
+    yield "1 = keep, 0 = hidden", (~hidden).long()
+    yield "0 = keep, 1 = hidden", hidden.long()
+    yield "1.0 = keep, 0.0 = hidden", (~hidden).to(dtype)
+    yield "0.0 = keep, 1.0 = hidden", hidden.to(dtype)
+    yield "0 and -inf, added to the scores", far
+
+
+def masks_to_run(subject):
+    """Yield {name: mask} in all shapes, to find one with which forward runs at all.
+
+    Boolean masks are taken by nearly all, and numbers by the rest. What they hide is not asked.
+    """
+    sizes, names = subject.sizes, subject.way.required
+    shapes = [shape for _, shape in _shapes(_nothing(sizes.tokens, sizes), sizes.batch, False)]
+    if sizes.batch > 1:
+        padding = [shape for _, shape in _shapes(_nothing(sizes.batch, sizes), sizes.batch, True)]
+    else:
+        padding = []
+    likely = [padding + shapes if "pad" in name.lower() else shapes + padding for name in names]
+    for dtype in (torch.bool, torch.float32):
+        for chosen in itertools.product(*likely):
+            masks = [mask.to(subject.device, dtype) for mask in chosen]
+            yield dict(zip(names, masks, strict=True))
+
+
+def _nothing(rows, sizes):
+    return torch.zeros(rows, sizes.tokens, dtype=torch.bool)
+
+
+def constant_masks(subject):
+    """Yield {name: mask} with the masks that say, in one convention or another: hide nothing."""
+    nothing = torch.zeros((), dtype=torch.bool)
+    values = [mask for _, mask in _kinds(nothing, subject.dtype)]
+    values = list({(mask.dtype, mask.item()): mask for mask in values}.values())
+    chosen = itertools.product(range(len(values)), repeat=len(subject.masks))
+    for numbers in sorted(chosen, key=lambda numbers: len(set(numbers))):  # one for all first
+        yield {
+            name: values[number].expand(mask.shape).clone().to(mask.device)
+            for (name, mask), number in zip(subject.masks.items(), numbers, strict=True)
+        }

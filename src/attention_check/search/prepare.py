@@ -1,0 +1,60 @@
+"""A copy that is ready to be run, with random weights."""
+
+import math
+
+import torch
+from torch import nn
+
+from ..guard import copy_module, reachable
+from .sizes import is_mask, lazy
+
+
+def prepare(module, dtype=torch.float32):
+    """Return a copy in evaluation mode with `dtype` numbers and gradients on."""
+    copied = copy_module(module)
+    with torch.no_grad():
+        nn.Module.to(copied, dtype)  # as a learner's class may have a method of that name
+        for _, thing in reachable(copied):
+            if isinstance(thing, nn.Module):
+                nn.Module.to(thing, dtype).eval()
+            elif isinstance(thing, torch.Tensor) and thing.is_floating_point():
+                thing.data = thing.data.to(dtype)
+    for parameter in copied.parameters():
+        if not lazy(parameter) and parameter.is_floating_point() and not is_mask(parameter):
+            parameter.requires_grad_(True)
+    return copied.eval()
+
+
+def weights_of(module):
+    """All trainable tensors by path: the registered ones, then those in plain attributes."""
+    found = dict(module.named_parameters())
+    known = {id(parameter) for parameter in found.values()}
+    for path, thing in reachable(module):
+        trainable = isinstance(thing, torch.Tensor) and thing.requires_grad and thing.is_leaf
+        if trainable and id(thing) not in known:
+            known.add(id(thing))
+            found[path] = thing
+    return found
+
+
+def randomise(module, d_model, seed):
+    """Fill the weights with random numbers of the usual spread, 1 / √fan_in.
+
+    Numbers and vectors (biases, norms, temperatures) keep their values, stirred by a tenth.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in weights_of(module).values():
+            if lazy(weight) or not weight.is_floating_point() or is_mask(weight):
+                continue
+            noise = torch.randn(weight.shape, generator=generator).to(weight)
+            if weight.dim() >= 2:
+                weight.data = noise / math.sqrt(fan_in(weight, d_model))
+            else:
+                kept = weight.data.nan_to_num(0.0, 0.0, 0.0).clamp(-100, 100)
+                weight.data = kept + 0.1 * noise
+
+
+def fan_in(weight, d_model):
+    """How many numbers one output of the weight adds up: 1 for a gain."""
+    return d_model if d_model in weight.shape else (1, *weight.shape)[-1]
