@@ -7,7 +7,7 @@ from .guard import Clock, TimeUp, untouched
 from .report import Report
 from .rules import RULES, Verdict, judge
 from .rules.calls import attention_in_sight, never_ran
-from .search.find import Never, find_subject, two_widths
+from .search.find import Subject, find_subject, two_widths
 from .search.make import build
 from .settle import settled
 
@@ -29,45 +29,39 @@ def check_attention(module_or_factory, num_heads=None, causal=None, d_model=None
     Raises ValueError where the module cannot be made or called in a way that the check knows.
     """
     for name, size in (("num_heads", num_heads), ("d_model", d_model)):
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        if size is not None and (type(size) is not int or size < 1):
             raise ValueError(f"{name} must be a whole number, 1 or more, but is {size!r}.")
     if causal not in (True, False, None):
         raise ValueError(f"causal must be True, False or None, but is {causal!r}.")
+    verdict, beside = Verdict(), []
     with untouched():
         module, d_model, num_heads = build(module_or_factory, d_model, num_heads)
-        verdict, others = Verdict(), []
         try:
             with Clock(SECONDS) as clock:
-                subject = find_subject(module, d_model, num_heads, causal, clock)
-                if isinstance(subject, Never):
-                    verdict.findings.append(never_ran(subject))
-                    others.append(_nothing_else(verdict))
-                else:
-                    subject = replace(subject, two_widths=two_widths(module_or_factory, subject))
-                    others += _judged(Facts(settled(subject)), verdict)
+                found = find_subject(module, d_model, num_heads, causal, clock)
+                if isinstance(found, Subject):
+                    found = replace(found, two_widths=two_widths(module_or_factory, found))
+                _judge(found, verdict, beside)
         except TimeUp:  # told outside of the clock, which may ring again
-            others.append(f"stopped after {SECONDS} seconds{_left(verdict)}")
+            left = ", ".join(rule.code for rule in RULES if rule.code not in verdict.asked)
+            left = f"; not judged: {left}" if verdict.asked else ": nothing was judged"
+            beside.append(f"stopped after {SECONDS} seconds{left}")
+    told = [*verdict.sentences, *filter(None, beside)]
     judged = bool(verdict.asked or verdict.findings)
-    told = verdict.sentences + others
     return Report(verdict.findings, verdict.notes, told, type(module).__name__, judged)
 
 
-def _judged(s, verdict):
-    """Ask the rules; return what is to be said beside their answers."""
-    others = [attention_in_sight(s)]
-    if not judge(s, verdict):
-        others.append(_nothing_else(verdict))
-    elif "not-repeatable" in {finding.code for finding in verdict.findings}:
-        others.append("the rest was judged with a fixed random state, as far as that goes")
-    return [sentence for sentence in others if sentence]
-
-
-def _nothing_else(verdict):
-    return f"nothing else was judged: {verdict.findings[-1].code} hides what comes after it"
-
-
-def _left(verdict):
-    if not verdict.asked:
-        return ", before one call was done: nothing was judged"
-    left = [rule.code for rule in RULES if rule.code not in verdict.asked]
-    return f"; not judged: {', '.join(left)}"
+def _judge(found, verdict, beside):
+    """Ask the rules, and add to `beside` what is to be said beside their answers."""
+    if isinstance(found, Subject):
+        s = Facts(settled(found))
+        beside.append(attention_in_sight(s))
+        alone = not judge(s, verdict)
+    else:
+        verdict.findings.append(never_ran(found))
+        alone = True
+    if alone:
+        hides = verdict.codes[-1]
+        beside.append(f"nothing else was judged: {hides} hides what comes after it")
+    elif "not-repeatable" in verdict.codes:
+        beside.append("the rest was judged with a fixed random state, as far as that goes")

@@ -2,15 +2,28 @@
 
 import functools
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from .graph import Graph
+from .guard import weights_of
 from .runs import Runs
-from .search.prepare import fan_in, weights_of
+from .search.prepare import fan_in
 from .stages import cores
+
+
+def fact(function):
+    """Remember what a function says of the facts, for all who ask it again."""
+
+    @functools.wraps(function)
+    def asked(s, *more):
+        key = (function, *more)
+        if key not in s.answers:
+            s.answers[key] = function(s, *more)
+        return s.answers[key]
+
+    return asked
 
 
 class Facts(Runs):
@@ -20,20 +33,14 @@ class Facts(Runs):
         super().__init__(subject)
         self.__dict__["answers"] = {}
 
-    # --- who moves whom -----------------------------------------------------------------------
-
-    @cached_property
+    @property
     def influence(self):
         """(tokens, tokens): how far output row i moves, of its size, when token j changes."""
-        return self.together if self.looking is None else self.influence_of(self.looking)
+        return self.influence_of(self.looking)
 
-    @cached_property
-    def together(self):
-        """`influence` where all inputs change together."""
-        return self.influence_of(None)
-
+    @fact
     def influence_of(self, number):
-        """`influence` where the input of that number changes alone; None: all inputs."""
+        """`influence` where the input of that number changes alone; None: all together."""
         return self.rows_moved(self.base, number).amax(dim=0)
 
     @cached_property
@@ -42,19 +49,16 @@ class Facts(Runs):
 
         In a decoder block that is the first: the other, its memory, is seen whole by design.
         """
-        if not self.several or not self.together.triu(1).any():
-            return None
-        ahead = (self.together > 0).triu(1)
-        for number in range(len(self.way.names)):
+        ahead = self.influence_of(None).triu(1) > 0 if self.several else torch.zeros(1)
+        for number in range(len(self.way.names)) if ahead.any() else ():
             try:
                 changed = [self.with_token(token, seed=2) for token in (0, -1)]
                 first, last = (self.moved_by_input(number, one) for one in changed)
             except Exception:
                 return None  # it takes the same tensor for all only
-            if first[1:].any() and not last[0]:
-                seen = self.influence_of(number) > 0
-                if (seen.triu(1) < ahead).any():
-                    return number
+            seen = self.influence_of(number) > 0 if first[1:].any() and not last[0] else ahead
+            if (seen.triu(1) < ahead).any():
+                return number
         return None
 
     @property
@@ -68,8 +72,6 @@ class Facts(Runs):
         """How much the rows differ, of their size, when all tokens of a sentence are equal."""
         output = self.look(self.x[:, :1].expand_as(self.x))
         return ((output - output[:, :1]).abs().max() / self.size).item()
-
-    # --- the run from inside ------------------------------------------------------------------
 
     def capture(self, x, **question):
         """The Graph of one run: what was made of what."""
@@ -92,51 +94,38 @@ class Facts(Runs):
     def cores(self):
         return self.both_cores[0]
 
-    # --- the weights --------------------------------------------------------------------------
-
     @cached_property
     def weights(self):
         """Each weight by its path."""
         return weights_of(self.module)
 
-    @cached_property
+    @property
     def slopes(self):
         """The gradient of each weight by path, for the input `x`; None where there is none."""
-        return self.gradients(self.x).found
+        return self._backward[0]
 
     @property
     def backward_error(self):
         """The exception that backward ends in, or None."""
-        return self.gradients(self.x).error
+        return self._backward[1]
 
-    def gradients(self, x):
-        """The Gradients of a random sum of the output."""
-        names, weights = zip(*self.weights.items(), strict=True) if self.weights else ((), ())
-        output = self.run(x)
-        if not weights or not output.requires_grad:
-            return Gradients(dict.fromkeys(names))
-        generator = torch.Generator().manual_seed(5)
-        mix = torch.randn(output.shape, generator=generator).to(output)
-        wanted = [weight for weight in weights if weight.requires_grad]
+    @cached_property
+    def _backward(self):
+        none, output = dict.fromkeys(self.weights), self.run(self.x)
+        wanted = {name: w for name, w in self.weights.items() if w.requires_grad}
         try:
-            found = torch.autograd.grad((output * mix).sum(), wanted, allow_unused=True)
+            found = gradients([output], wanted) if wanted and output.requires_grad else {}
         except RuntimeError as error:
-            return Gradients(dict.fromkeys(names), error)
-        by_id = {id(weight): g for weight, g in zip(wanted, found, strict=True)}
-        return Gradients({n: by_id.get(id(w)) for n, w in zip(names, weights, strict=True)})
-
-    def redrawn(self, weight, rows=None):
-        """A weight drawn anew, or those of its rows that are True."""
-        generator = torch.Generator().manual_seed(7)
-        noise = torch.randn(weight.shape, generator=generator).to(weight)
-        fresh = noise / fan_in(weight, self.sizes.d_model) ** 0.5
-        return fresh if rows is None else torch.where(rows, fresh, weight.detach())
+            return none, error
+        return none | found, None
 
     def acts(self, weight, rows=None):
-        """Whether drawing a weight anew, or its rows, changes the output."""
-        return self.moves(weight, self.redrawn(weight, rows))
-
-    # --- training mode ------------------------------------------------------------------------
+        """Whether drawing a weight anew, or those of its rows that are True, moves the output."""
+        generator = torch.Generator().manual_seed(7)
+        noise = torch.randn(weight.shape, generator=generator).to(weight)
+        drawn = noise / fan_in(weight, self.sizes.d_model) ** 0.5
+        rows = torch.tensor(True) if rows is None else rows
+        return self.moves(weight, torch.where(rows, drawn, weight.detach()))
 
     @cached_property
     def training_error(self):
@@ -147,7 +136,7 @@ class Facts(Runs):
             return error
         return None
 
-    @cached_property
+    @property
     def trains_alike(self):
         """Whether it runs in training mode, and nothing mixes there by design as batch norms do."""
         kinds = nn.modules.batchnorm._NormBase
@@ -157,28 +146,15 @@ class Facts(Runs):
     @cached_property
     def training_influence(self):
         """(tokens, tokens): `influence` in training mode."""
-        base = self.look(self.x, module=self.training)
-        if self.differs(self.look(self.x, module=self.training), base)[1].any():
-            return torch.zeros(self.sizes.tokens, self.sizes.tokens)  # it keeps something
-        moves = self.rows_moved(base, self.looking, module=self.training, seeds=(2,))
-        return moves.amax(dim=0)
+        base, again = (self.look(self.x, module=self.training) for _ in range(2))
+        moves = self.rows_moved(base, self.looking, module=self.training, seeds=(2,)).amax(dim=0)
+        keeps = self.differs(again, base)[1].any()
+        return torch.zeros_like(moves) if keeps else moves
 
 
-class Gradients(NamedTuple):
-    """found: gradient by weight path, None where there is none; error: what backward ended in."""
-
-    found: dict
-    error: Exception | None = None
-
-
-def fact(function):
-    """Remember what a function says of the facts, for all who ask it again."""
-
-    @functools.wraps(function)
-    def asked(s, *more):
-        key = (function, *more)
-        if key not in s.answers:
-            s.answers[key] = function(s, *more)
-        return s.answers[key]
-
-    return asked
+def gradients(tensors, weights):
+    """{name: gradient} of one sum of all numbers in `tensors`, each with a factor of its own."""
+    whole = torch.cat([tensor.flatten() for tensor in tensors])
+    mix = torch.linspace(1, 2, len(whole), device=whole.device, dtype=whole.dtype)
+    found = torch.autograd.grad(whole @ mix, list(weights.values()), allow_unused=True)
+    return dict(zip(weights, found, strict=True))

@@ -200,12 +200,11 @@ class Graph:
             last = kept = outputs(self.calls[after])[0]
 
     def _whole(self, at, kept):
-        """Whether a call moves all numbers of a tensor, and no others."""
-        call, carried = self.calls[at], self.carried(at)
-        if carried is None or len(outputs(call)) != 1:
+        """Whether a call moves all numbers of a tensor, beside those of others or alone."""
+        carried = self.carried(at)
+        if carried is None or carried[1] != 1.0 or len(outputs(self.calls[at])) != 1:
             return False
-        alone = len(carried[0]) == 1 and carried[0][0].tensor is kept.tensor
-        return alone and carried[1] == 1.0 and call.name != WRITTEN
+        return any(k.tensor is kept.tensor for k in carried[0])
 
     # --- products ---------------------------------------------------------------------------
 

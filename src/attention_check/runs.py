@@ -1,12 +1,9 @@
-"""What the module answers: each question is a run of its own, and changes nothing.
-
-A question is an input, and what is asked of it beside that: masks, another module, the input
-that changes alone. Nothing is set from outside, so nothing must be put back.
-"""
+"""What the module answers: each question is a run of its own, and changes nothing."""
 
 import contextlib
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 
 import torch
 from torch import nn
@@ -43,15 +40,11 @@ class NoDropout(TorchFunctionMode):
     """Every dropout in the block lets everything through."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        name = getattr(function, "__name__", "")
+        kwargs, name = dict(kwargs or {}), getattr(function, "__name__", "")
         if "dropout" in name and args:
             return args[0]
-        if name == "scaled_dot_product_attention":
-            if len(args) > 4:
-                args = (*args[:4], 0.0, *args[5:])
-            else:
-                kwargs["dropout_p"] = 0.0
+        if name == "scaled_dot_product_attention" and len(args) > 4:
+            args = (*args[:4], 0.0, *args[5:])
         elif "dropout_p" in kwargs:
             kwargs["dropout_p"] = 0.0
         return function(*args, **kwargs)
@@ -69,58 +62,52 @@ class Runs:
     def __setattr__(self, name, value):
         raise AttributeError(f"{name} cannot be set: a run is asked, not told")
 
-    @cached_property
-    def module(self):
-        """The copy that all calls share, where none of them needs one of its own."""
-        return copy_module(self.pristine, share=True)
-
     def unused(self):
         """A copy that has not been called: it keeps nothing from an earlier call."""
         return copy_module(self.pristine, share=True)
+
+    @cached_property
+    def module(self):
+        """The copy that all calls share, where none of them needs one of its own."""
+        return self.unused()
 
     @cached_property
     def training(self):
         """A copy in training mode, without dropout."""
         return set_dropout(self.unused(), 0.0).train()
 
-    def run(self, x, masks=None, module=None, seed=0, other=None, way=None):
-        """The output for x, from a clone of x, with a fixed random state, and its gradients.
+    def run(self, x, masks=None, module=None, seed=0, other=None, way=None, watch=None):
+        """The output for x, with a fixed random state, and its gradients.
 
-        other: (number, tensor), the input of that number where it is not x.
+        other: (number, tensor), the input of that number where it is not x; number None: all
+        inputs. watch: a Capture, which stands inside the hush, so that it sees the learner's lines.
         """
         way = way or self.way
-        if other is not None:
+        if other is not None and other[0] is None:
+            x = other[1]
+        elif other is not None:
             way = replace(way, other=other)
         if module is None:
             module = self.unused() if self.fresh else self.module
-        _seed(seed)
-        with NoDropout() if self.quiet else contextlib.nullcontext():
-            return self.call(module, x.clone(), masks, way)
+        # torch.manual_seed would also queue a call for a GPU that is not there, at each run
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
+        nothing = contextlib.nullcontext()
+        with NoDropout() if self.quiet else nothing, watch or nothing:
+            return self.call(module, x if watch else x.clone(), masks, way)
 
-    def look(self, x, masks=None, module=None, seed=0, other=None, way=None):
+    def look(self, x, *question, **more):
         """The same without gradients."""
         with torch.no_grad():
-            return self.run(x, masks, module, seed, other, way).detach()
+            return self.run(x, *question, **more).detach()
 
-    def look_at(self, changed, number=None, masks=None, module=None):
-        """The output where all inputs are `changed`, or the input of that number alone."""
-        if number is None:
-            return self.look(changed, masks, module)
-        return self.look(self.x, masks, module, other=(number, changed))
-
-    def record(self, x, masks=None, module=None, seed=0, other=None):
+    def record(self, x, module=None, **question):
         """The Record of one run: every torch operation with its numbers."""
-        module = module or (self.unused() if self.fresh else self.module)
-        way = self.way if other is None else replace(self.way, other=other)
-        given = x.clone()
-        _seed(seed)
-        # the capture stands inside the hush, so that it sees the learner's lines
-        with (
-            NoDropout() if self.quiet else contextlib.nullcontext(),
-            Capture(module, keep=Kept) as seen,
-            contextlib.suppress(Exception),
-        ):
-            self.call(module, given, masks, way)
+        module, given = module or (self.unused() if self.fresh else self.module), x.clone()
+        seen = Capture(module, keep=Kept)
+        with contextlib.suppress(Exception):
+            self.run(given, module=module, watch=seen, **question)
         return Record(seen.calls, given, module)
 
     @cached_property
@@ -157,28 +144,22 @@ class Runs:
         """
         tokens = self.sizes.tokens
         moves = torch.zeros(len(base), tokens, tokens)
-        for seed in seeds:
-            for j in range(tokens) if columns is None else columns:
-                output = self.look_at(self.with_token(j, seed), number, masks, module)
-                change, moved = self.differs(output, base)
-                moves[:, :, j] = moves[:, :, j].maximum(torch.where(moved, change, 0.0).cpu())
+        for seed, j in product(seeds, range(tokens) if columns is None else columns):
+            other = (number, self.with_token(j, seed))
+            output = self.look(self.x, masks, module, other=other)
+            change, moved = self.differs(output, base)
+            moves[:, :, j] = moves[:, :, j].maximum(torch.where(moved, change, 0.0).cpu())
         return moves
 
     def moved_by_input(self, number, changed):
         """(tokens,) Boolean: the rows that move when one of several inputs is `changed`."""
-        return self.differs(self.look_at(changed, number), self.base)[1].any(dim=0).cpu()
+        output = self.look(self.x, other=(number, changed))
+        return self.differs(output, self.base)[1].any(dim=0).cpu()
 
     def moves(self, weight, values):
         """Whether the output moves when a weight has other values."""
         module = copy_module(self.pristine, share=True, instead=(weight, values))
         return bool(self.differs(self.look(self.x, module=module), self.base)[1].any())
-
-
-def _seed(seed):
-    # torch.manual_seed would also queue a call for a GPU that is not there, at each run
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(seed)
 
 
 def dropouts(module):
@@ -194,7 +175,6 @@ def set_dropout(module, p):
         part.p = p
     for part in module.modules():
         for name, value in list(vars(part).items()):
-            rate = isinstance(value, float) or (type(value) is int and value == 0)
-            if rate and "drop" in name.lower():
+            if "drop" in name.lower() and type(value) in (int, float) and 0 <= value < 1:
                 setattr(part, name, p)
     return module

@@ -1,4 +1,4 @@
-"""How things are put in words: lists, errors, and what was given."""
+"""How things are put in words: lists, and errors."""
 
 import re
 
@@ -10,21 +10,8 @@ def listed(items):
 
 
 def told(error):
+    """An exception in one line; words as they are."""
     text = " ".join(str(error).split())
-    if wants_cuda(error):
+    if re.search("CUDA|NVIDIA|cuda", text) and re.search("not compiled|[Nn]o NVIDIA|driver", text):
         return f"it asks for a CUDA device, which is not here ({text[:120]}). Use x.device."
-    return f"{type(error).__name__}: {text[:300]}"
-
-
-def wants_cuda(error):
-    """Whether an exception says that a GPU is missing."""
-    text = str(error)
-    return bool(re.search(r"CUDA|NVIDIA|cuda", text)) and bool(
-        re.search(
-            r"not compiled|No NVIDIA|no NVIDIA|not available|is_available|driver|No CUDA", text
-        )
-    )
-
-
-def described(thing):
-    return f"a {type(thing).__name__}"
+    return text if isinstance(error, str) else f"{type(error).__name__}: {text[:300]}"

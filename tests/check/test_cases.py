@@ -698,7 +698,7 @@ class NaNGradientsToNumbers(NaNGradients):
 # --- heads ------------------------------------------------------------------------------------
 
 
-@wrong("merge-by-view", open=True)
+@wrong("merge-by-view")
 class HeadsFirstInABuffer(nn.Module):
     def __init__(self, d_model, num_heads):
         super().__init__()
@@ -724,7 +724,7 @@ class HeadsFirstInABuffer(nn.Module):
         return self.out(self.collect(x).reshape(*x.shape[:2], -1))
 
 
-@wrong("merge-by-view", open=True)
+@wrong("merge-by-view")
 class SentencesFirstInABuffer(HeadsFirstInABuffer):
     """Sentences stay apart, tokens do not."""
 
@@ -735,7 +735,7 @@ class SentencesFirstInABuffer(HeadsFirstInABuffer):
         return heads
 
 
-@wrong("merge-by-view", open=True)
+@wrong("merge-by-view")
 class SentencesFirstCausal(SentencesFirstInABuffer):
     def hide(self, scores):
         return scores.masked_fill(causal_mask(scores.shape[-1]), -torch.inf)

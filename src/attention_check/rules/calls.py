@@ -9,76 +9,72 @@ from torch import nn
 from ..facts import fact
 from ..findings import Finding, Note, Unjudged
 from ..graph import outputs
-from ..guard import copy_module, read_settings, write_settings
-from ..search.find import CannotCheck
+from ..guard import copy_module, read_settings, settings_kept
+from ..search.make import CannotCheck
 from ..search.sizes import find_mask_size, is_mask
 from ..search.ways import NoTensor
 from ..trust import batch_moves, square
-from ..words import listed, told, wants_cuda
+from ..words import listed, told
 from .registry import rule
 
-# --- no call returned what it should --------------------------------------------------------
+_REFUSED = AssertionError, ValueError  # what a module says on purpose
+_MERGE_TO_OUTPUT = (
+    "Merge the heads to num_heads * head_dim, the width of the layers' output, not to the width "
+    "of the input."
+)
 
 
 def never_ran(never):
     """The finding on a module that never returned what it should."""
-    sizes, error = never.sizes, never.error
+    sizes, error, width = never.subject.sizes, never.error, _narrow(never)
     given = f"an input of shape {(sizes.batch, sizes.tokens, sizes.d_model)}"
-    width = _narrow(never)
     if error is None:
-        wanted = (sizes.batch, sizes.tokens, "width")
-        if never.layout == "one sentence":
-            given, wanted = f"an input of shape {(sizes.tokens, sizes.d_model)}", wanted[1:]
         code = "width" if width and never.shape[-1:] == (sizes.d_model,) else "crash"
-        shown = ", ".join(map(str, wanted))
-        said = f"{given} gives an output of shape {never.shape} instead of ({shown})."
-        return Finding(said, code=code)
+        said = f"{given} gives an output of shape {never.shape} instead of "
+        return Finding(f"{said}({sizes.batch}, {sizes.tokens}, width).", code=code)
     if isinstance(error, NoTensor):
         return Finding(f"{error}, without a tensor in it. Return the context.", code="crash")
-    if wants_cuda(error):
-        return Finding(f"forward fails: {told(error)}", code="crash")
     if width:
         said = f"The layers make {width} numbers of {sizes.d_model}, and forward fails: "
         return Finding(f"{said}{told(error)}. {_MERGE_TO_OUTPUT}", code="width")
     return Finding(f"forward fails on {given}: {told(error)}", code="crash")
 
 
-_MERGE_TO_OUTPUT = (
-    "Merge the heads to the width of the layers' output, num_heads * head_dim, not to the width "
-    "of the input."
-)
-
-
 def _narrow(never):
     """The projections' width where it differs from the input's, and the merge fails; or None."""
-    text, width = str(never.error or ""), never.sizes.d_model
-    if never.error is not None and "invalid for input of size" not in text:
-        return None
-    layers = [p for p in never.original.modules() if isinstance(p, nn.Linear)]
+    module, width = never.subject.original, never.subject.sizes.d_model
+    layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
     outs = {layer.out_features for layer in layers if layer.in_features == width}
-    outs -= {width, 3 * width, 2 * width}
-    if len(outs) != 1:
-        return None
-    asked = [int(n) for n in re.findall(r"\d+", text.partition("shape")[2].partition("]")[0])]
-    return outs.pop() if never.error is None or width in asked else None
+    outs -= {width, 2 * width, 3 * width}
+    asked = re.search(r"shape '\[(.*)\]' is invalid for input of size", str(never.error))
+    fits = never.error is None or (asked and str(width) in asked[1].split(", "))
+    return outs.pop() if fits and len(outs) == 1 else None
 
 
 def attention_in_sight(s):
     """ "" where attention is seen, or else a sentence; CannotCheck where no token sees another."""
     if s.sizes.tokens < 2 or s.graph.attends or not s.base.isfinite().all():
         return ""
-    if not (s.influence > 0).fill_diagonal_(False).any():
-        raise CannotCheck(
-            f"No attention is in sight in {type(s.original).__name__}: no token changes the "
-            f"output of another, and forward multiplies no queries by keys. Give the module that "
-            f"holds the attention."
-        )
-    return (
-        "no product of queries and keys and no softmax was seen, so it may be no attention at all"
+    if (s.influence > 0).fill_diagonal_(False).any():
+        return "no product of queries and keys, no softmax was seen: it may be no attention at all"
+    raise CannotCheck(
+        f"No attention is in sight in {type(s.original).__name__}: no token changes the output of "
+        f"another, and no queries meet keys. Give the module that holds the attention."
     )
 
 
-# --- some calls fail ------------------------------------------------------------------------
+def _failure(s, batch=None, tokens=None, module=None):
+    """What a call at another size ends in: an exception, or words on its shape, or None."""
+    wanted = batch or s.sizes.batch, tokens or s.sizes.tokens
+    try:
+        shape = s.look(s.draw(9, batch, tokens), module=module or s.unused()).shape
+    except Exception as error:
+        return error
+    return None if shape[:2] == wanted else f"the output has the shape {tuple(shape)}"
+
+
+def _refusal(what, error, code=""):
+    return Note(f"forward refuses {what}: {told(error)}", code=code)
 
 
 @rule("crash")
@@ -87,44 +83,25 @@ def crash(s):
 
     scores = queries @ keys             # (…, tokens, head_dim) @ (…, tokens, head_dim)
     """
-    if "batch" in s.failed:
-        wrong, error = s.failed["batch"]
-        return Finding(
-            f"It works for a batch of {s.sizes.batch} and fails for a batch of {wrong}: "
-            f"{told(error) if error else 'the shape is wrong'}. Read the batch size "
-            f"from x.shape, at each call.",
-        )
-    return _one_sentence(s) or _in_training(s)
-
-
-def _one_sentence(s):
-    if s.way.layout == "one sentence" or s.masks or s.failed:
-        return None
-    try:
-        shape = s.look(s.draw(9, batch=1), module=s.unused()).shape
-    except Exception as error:
-        return Finding(
-            f"It works for a batch of {s.sizes.batch} and fails for a batch of 1: "
-            f"{told(error)}. A squeeze() without an axis also removes the batch.",
-        )
-    if shape[:2] == (1, s.sizes.tokens):
-        return None
-    return Finding(f"A batch of 1 gives an output of shape {tuple(shape)}.")
-
-
-def _in_training(s):
-    """forward runs, but not in training mode, or the gradients cannot be computed."""
+    wrong, error = s.failed.get("batch", (1, None))
+    if s.way.layout != "one sentence" and not s.masks and not s.failed:
+        error = _failure(s, batch=1)
+    if error:
+        advice = "Read the batch size from x.shape, at each call."
+        if wrong == 1:
+            advice = "A squeeze() without an axis also removes the batch."
+        works = f"It works for a batch of {s.sizes.batch} and fails for a batch of {wrong}"
+        return Finding(f"{works}: {told(error)}. {advice}")
     if isinstance(s.training_error, AssertionError):
-        return Note(f"forward refuses training mode: {told(s.training_error)}", code="training")
+        return _refusal("training mode", s.training_error, code="training")
     if s.training_error is not None:
-        return Finding(
-            f"It works in evaluation mode and fails in training mode: {told(s.training_error)}",
-        )
+        works = "It works in evaluation mode and fails in training mode"
+        return Finding(f"{works}: {told(s.training_error)}")
     if s.backward_error is None or changed_places(s):
         return None
     return Finding(
         f"forward runs and backward fails, so it cannot be trained: an operation in place "
-        f"changes numbers that the gradient needs. {told(s.backward_error)}",
+        f"changes numbers that the gradient needs. {told(s.backward_error)}"
     )
 
 
@@ -134,34 +111,23 @@ def global_state(s):
 
     torch.manual_seed(0)                # every number drawn later is the same each time
     """
-    changed = _settings_changed(s)
+    with settings_kept() as before:
+        s.way(s.unused(), s.x.clone(), s.masks)
+        after = read_settings()
+    changed = [name for name in before if before[name] != after[name]]
     if changed:
-        changes = "; ".join(f"{name} from {a} to {b}" for name, (a, b) in changed.items())
+        changes = "; ".join(f"{name} from {before[name]} to {after[name]}" for name in changed)
         return Finding(
-            f"forward changes a setting of torch for the whole program: {changes}. Everything "
-            f"that runs later is touched. Do it outside, or undo it.",
+            f"forward changes a setting of torch for the whole program: {changes}. Do it outside, "
+            f"or undo it."
         )
     states = []
     for seed in (11, 12):
         s.look(s.x, seed=seed)
         states.append(torch.get_rng_state())
-    if not torch.equal(*states):
-        return None
-    return Finding(
-        "forward sets torch's seed, so every random number drawn after it in the program is "
-        "the same each time. Call manual_seed outside of the module.",
-    )
-
-
-def _settings_changed(s):
-    """{setting: (before, after)} of one call."""
-    before = read_settings()
-    try:
-        s.way(s.unused(), s.x.clone(), s.masks)
-        after = read_settings()
-    finally:
-        write_settings(before)
-    return {name: (a, after[name]) for name, a in before.items() if a != after[name]}
+    said = "forward sets torch's seed, so every random number drawn after it in the program is the "
+    said += "same each time. Call manual_seed outside of the module."
+    return Finding(said) if torch.equal(*states) else None
 
 
 @rule("length", alone=lambda s: s.sizes.tokens > 16)  # the rest would take too long
@@ -170,49 +136,29 @@ def length(s):
 
     scores.masked_fill_(self.mask, -torch.inf)  # (64, 64), where there are 5 tokens
     """
-    if "tokens" in s.failed:
-        return _at_full_length_only(s)
-    notes = []
-    for tokens in (8, 5, 2, 1):
-        if s.masks or tokens > (s.sizes.context or 10**9) or tokens == s.sizes.tokens:
-            continue
-        try:
-            shape = s.look(s.draw(9, tokens=tokens), module=s.unused()).shape
-        except (AssertionError, ValueError) as error:
-            notes.append(Note(f"forward refuses {tokens} tokens: {told(error)}"))
-            continue
-        except Exception as error:
-            return _length(s, s.sizes.tokens, tokens, error)
-        if shape[:2] != (s.sizes.batch, tokens):
-            return _length(s, s.sizes.tokens, tokens, None)
+    right, notes, fixed = s.sizes.tokens, [], "tokens" in s.failed
+    others = [n for n in (8, 5, 2, 1) if right != n <= (s.sizes.context or n) and not s.masks]
+    tried = ((n, _failure(s, tokens=n)) for n in others)
+    for wrong, error in [s.failed["tokens"]] if fixed else tried:
+        if isinstance(error, _REFUSED):
+            notes.append(_refusal(f"{wrong} tokens", error))
+        elif fixed and not _triangle(s):
+            return Unjudged(f"{wrong} tokens fail, and {right} may be meant ({told(error)})")
+        elif error:
+            advice = "Take the sizes from x.shape at each call."
+            if wrong < right:
+                advice = "Cut the mask to the current length: mask[:tokens, :tokens]."
+            if wrong == 1:
+                advice = "A squeeze() without an axis also removes the tokens where there is one."
+            works = f"It works for {right} tokens and fails for {wrong}"
+            return Finding(f"{works}: {advice} ({told(error)})")
     return [*notes, _after_another(s)]
-
-
-def _at_full_length_only(s):
-    wrong, error = s.failed["tokens"]
-    if isinstance(error, AssertionError | ValueError):
-        return Note(f"forward refuses {wrong} tokens: {told(error)}")
-    if _triangle(s):
-        return _length(s, s.sizes.tokens, wrong, error)
-    why = told(error) if error else "the output has another length"
-    return Unjudged(f"{wrong} tokens fail, and {s.sizes.tokens} may be meant ({why})")
 
 
 def _triangle(s):
     """Whether a causal mask is kept or made; else a fixed length, as of images, may be meant."""
-    if find_mask_size(s.original):
-        return True
-    return any(is_mask(kept.value) for call in s.graph.calls for kept in outputs(call))
-
-
-def _length(s, right, wrong, error):
-    why = told(error) if error else "the output has another length"
-    advice = "Take the sizes from x.shape at each call."
-    if wrong < right:
-        advice = "Cut the mask to the current length: mask[:tokens, :tokens]."
-    if wrong == 1:
-        advice = "A squeeze() without an axis also removes the tokens where there is one."
-    return Finding(f"It works for {right} tokens and fails for {wrong}: {advice} ({why})")
+    made = (is_mask(kept.value) for call in s.graph.calls for kept in outputs(call))
+    return find_mask_size(s.original) is not None or any(made)
 
 
 def _after_another(s):
@@ -223,20 +169,16 @@ def _after_another(s):
         return None
     for first, second in ((s.sizes.tokens, longer[0]), (longer[0], s.sizes.tokens)):
         module = s.unused()
-        try:
-            s.look(s.draw(9, tokens=second), module=s.unused())
-            s.look(s.draw(9, tokens=first), module=module)
-        except Exception:
+        if _failure(s, tokens=second) or _failure(s, tokens=first, module=module):
             return None  # told above
-        try:
-            s.look(s.draw(9, tokens=second), module=module)
-        except (AssertionError, ValueError) as error:
-            return Note(f"forward refuses {second} tokens after {first}: {told(error)}")
-        except Exception as error:
+        error = _failure(s, tokens=second, module=module)
+        if isinstance(error, _REFUSED):
+            return _refusal(f"{second} tokens after {first}", error)
+        if error:
             return Finding(
                 f"After a call with {first} tokens a call with {second} fails, though {second} "
                 f"work in a new module: what the first call leaves in {listed(kept)} has its "
-                f"length. Make it at each call, or anew where the length changes. ({told(error)})",
+                f"length. Make it at each call, or anew where the length changes. ({told(error)})"
             )
     return None
 
@@ -255,11 +197,9 @@ def _kept(s):
 
 def _sign(value):
     """What tells a changed attribute: a shape, a size, or the value itself."""
-    if isinstance(value, torch.Tensor):
-        return value.shape
     if isinstance(value, list | tuple | dict | set):
         return len(value)
-    return value if isinstance(value, int | float | str) else type(value)
+    return getattr(value, "shape", value if isinstance(value, int | float | str) else type(value))
 
 
 @rule("width", alone=lambda s: True)
@@ -268,12 +208,7 @@ def width(s):
 
     context.view(batch, tokens, self.d_in)      # num_heads * head_dim is d_out
     """
-    if not s.two_widths:
-        return None
-    return Finding(
-        f"{s.two_widths} Merge the heads to d_out, the width of the layers' output, not to the "
-        f"width of the input.",
-    )
+    return Finding(f"{s.two_widths} {_MERGE_TO_OUTPUT}") if s.two_widths else None
 
 
 @rule("nan", alone=lambda s: True)
@@ -287,51 +222,29 @@ def nan(s):
     if not bad.any():
         return None
     rows, last = bad.any(dim=0).nonzero().flatten().tolist(), s.sizes.tokens - 1
-    if cause := _why_nan(s):
-        why = f"Rows {listed(rows)} are NaN or infinite. {cause}"
-    elif rows == [0]:
-        why = (
-            "Row 0 is NaN: the mask hides every key from token 0, itself included. Hide the "
-            "pairs above the diagonal only: triu(diagonal=1)."
-        )
-    elif rows == [last]:
-        why = (
-            f"Row {last}, the last, is NaN: the mask hides the past and keeps the future, so "
-            f"the last token has no key left. Hide where j > i, not where j <= i."
-        )
-    elif rows == list(range(last)):
-        why = (
-            "All rows but the last are NaN: each row that has a hidden key. The softmax runs "
-            "over an axis on which a hidden pair is hidden throughout, heads or batch: use "
-            "dim=-1."
-        )
-    elif len(rows) == last + 1:
-        why = (
-            "Every row is NaN or infinite. 0 * -inf is NaN: hide with masked_fill, not by a "
-            "product with -inf; and nothing may be divided by 0."
-        )
-    else:
-        why = f"Rows {listed(rows)} are NaN: for these tokens every key is hidden."
-    return Finding(why, bad.float().cpu(), "NaN by sentence (row) and token (column)")
+    which = f"Rows {listed(rows)} are" if len(rows) > 1 else f"Row {rows[0]} is"
+    which = f"Row {last}, the last, is" if rows == [last] else which
+    why = next(words for true, words in _causes_of_nan(s, rows, last) if true)
+    shows = "NaN by sentence (row) and token (column)"
+    return Finding(f"{which} NaN or infinite. {why}", bad.float().cpu(), shows)
 
 
-def _why_nan(s):
-    """What the scores and weights tell of NaN in the output, or None."""
-    for core in square(s):
-        if core.scores is not None and (core.scores == -torch.inf).all():
-            return "The mask hides every pair, so no token has a key left."
-        if core.scores is not None and (core.scores == torch.inf).any():
-            return "Some scores are +inf, and inf / inf is NaN. A mask must fill with -inf."
-        soft = core.normalised
-        if soft is not None and soft.isfinite().all() and core.weights.isinf().any():
-            return (
-                "Weights are filled with infinity after the softmax. Hide before it: fill the "
-                "scores with float('-inf')."
-            )
-    return None
-
-
-# --- what a call does beside its answer -----------------------------------------------------
+def _causes_of_nan(s, rows, last):
+    scores = [core.scores for core in square(s) if core.scores is not None]
+    soft = [core for core in square(s) if core.normalised is not None]
+    late = (c.normalised.isfinite().all() and c.weights.isinf().any() for c in soft)
+    no_key = any((x == -torch.inf).all() for x in scores)
+    largest = any((x == torch.inf).any() for x in scores)
+    return [
+        (no_key, "The mask hides every pair, so no token has a key left."),
+        (largest, "Some scores are +inf, and inf / inf is NaN. A mask must fill with -inf."),
+        (any(late), "Weights are set to infinity after the softmax. Fill the scores with -inf."),
+        (rows == [0], "Token 0 is hidden from itself. Hide above the diagonal only: triu(1)."),
+        (rows == [last], "No key is left for it. Hide where j > i, not where j <= i."),
+        (rows == [*range(last)], "The softmax runs over heads or batch, not keys: use dim=-1."),
+        (len(rows) > last, "0 * -inf and 0 / 0 are NaN. Hide with masked_fill, not by a product."),
+        (True, "For these tokens every key is hidden."),
+    ]
 
 
 @fact
@@ -350,12 +263,10 @@ def input_changed(s):
 
     x += self.positions[:tokens]        # the caller's x, from now on
     """
-    if not (places := changed_places(s)):
-        return None
-    return Finding(
-        f"forward changes the caller's tensor (tokens {listed(places)} of sentence 0): an "
-        f"operation such as +=, mul_ or x[...] = writes into x. Write x = x + ... instead.",
-    )
+    places = changed_places(s)
+    said = "an operation such as +=, mul_ or x[...] = writes into x. Write x = x + ... instead."
+    where = f"tokens {listed(places)} of sentence 0" if places else ""
+    return Finding(f"forward changes the caller's tensor ({where}): {said}") if places else None
 
 
 @rule("batch-mixed")
@@ -374,18 +285,14 @@ def batch_mixed(s):
             "Transpose the input, or pass batch_first=True to nn.MultiheadAttention."
         )
     i, j = (moved - torch.diag(moved.diag())).nonzero()[0].tolist()
-    return Finding(
-        f"Sentence {i} changes when only sentence {j} of the batch was changed. {hint}",
-        moved,
-        "which sentence (row) moves when another (column) changes",
-    )
+    said = f"Sentence {i} changes when only sentence {j} of the batch was changed. {hint}"
+    return Finding(said, moved, "which sentence (row) moves when another (column) changes")
 
 
 def _tokens_apart(s):
     """Whether sentences are apart when the first axis is read as the tokens."""
     way = replace(s.way, layout="tokens first")
-    changed = s.x.clone()
-    changed[1:] = 1.5 * s.draw(2)[1:]
+    changed = torch.cat([s.x[:1], 1.5 * s.draw(2)[1:]])
     try:
         base, other = s.look(s.x, way=way), s.look(changed, way=way)
     except Exception:

@@ -3,7 +3,7 @@
 import inspect
 from dataclasses import dataclass, field, replace
 
-from ..findings import Finding, Note, Unjudged
+from ..findings import Note, Unjudged
 from ..words import listed
 
 RULES = []
@@ -16,22 +16,15 @@ class Rule:
     ask: takes the facts; returns a Finding, a Note, an Unjudged, None, or a list of these.
     unless: the codes beside which it is not asked, since they would be its cause, or would hide
     it. alone: of the facts, whether nothing after it is judged where it finds something.
+    sentence, example: the fault in one sentence, and in a few lines, from the rule's docstring.
     """
 
     code: str
     ask: callable
-    unless: frozenset = frozenset()
-    alone: callable = None
-
-    @property
-    def sentence(self):
-        """The fault in one sentence, from the rule's docstring."""
-        return self.ask.__doc__.partition("\n")[0]
-
-    @property
-    def example(self):
-        """A few lines with the fault, from the rule's docstring."""
-        return inspect.getdoc(self.ask).partition("\n\n")[2]
+    unless: frozenset
+    alone: callable
+    sentence: str
+    example: str
 
 
 def rule(code, unless=(), alone=None):
@@ -41,7 +34,8 @@ def rule(code, unless=(), alone=None):
         unknown = set(unless) - {rule.code for rule in RULES}
         if unknown:
             raise ValueError(f"{code} gives way to {listed(sorted(unknown))}, which stand after it")
-        RULES.append(Rule(code, function, frozenset(unless), alone))
+        sentence, _, example = inspect.getdoc(function).partition("\n\n")
+        RULES.append(Rule(code, function, frozenset(unless), alone, sentence, example))
         return function
 
     return enter
@@ -57,16 +51,19 @@ class Verdict:
     asked: list = field(default_factory=list)
 
     def add(self, code, answer):
-        if isinstance(answer, Finding) and not answer.code:
-            answer = replace(answer, code=code)
-        if isinstance(answer, Note):
-            known = {note.message for note in self.notes}
-            self.notes += [] if answer.message in known else [answer]
-        elif isinstance(answer, Finding):
-            self.findings.append(answer)
-        elif isinstance(answer, Unjudged):
+        if isinstance(answer, Unjudged):
             what = f"{code} of {answer.of}" if answer.of else code
             self.unjudged.setdefault(answer.reason, []).append(what)
+        elif answer is not None:
+            answer = replace(answer, code=answer.code or code)
+            known = self.notes if isinstance(answer, Note) else self.findings
+            if answer.message not in {one.message for one in known}:
+                known.append(answer)
+
+    @property
+    def codes(self):
+        """Those of the findings, each once."""
+        return list(dict.fromkeys(finding.code for finding in self.findings))
 
     @property
     def sentences(self):
@@ -77,13 +74,12 @@ class Verdict:
 def judge(facts, verdict):
     """Ask the rules in order; False where one hides the rest."""
     for one in RULES:
-        found = [finding.code for finding in verdict.findings if finding.code in one.unless]
-        hidden = [Unjudged(f"of {listed(dict.fromkeys(found))}")] if found else []
+        found = [code for code in verdict.codes if code in one.unless]
+        hidden = [Unjudged(f"of {listed(found)}")] if found else []
         for answer in hidden or _asked(one, facts):
             verdict.add(one.code, answer)
         verdict.asked.append(one.code)
-        told = any(finding.code == one.code for finding in verdict.findings)
-        if told and one.alone and one.alone(facts):
+        if one.alone and one.code in verdict.codes and one.alone(facts):
             return False
     return True
 

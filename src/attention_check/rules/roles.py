@@ -36,7 +36,7 @@ def wrong_values(s):
 
 def _first(s, letters):
     """The Finding of the first cause for which these roles go wrong, or None."""
-    causes = (_without_effect, _argument_confused, _context_confused)
+    causes = (_without_effect, _argument_confused, context_confused)
     messages = (cause(s, letters) for cause in causes)
     return next((Finding(message) for message in messages if message), None)
 
@@ -251,7 +251,7 @@ _LOOKED_AT = re.compile(ENCODER)  # a memory, say, may look in its turn
 _LOOKS = re.compile(r"x|tgt|trg|target|dec.*|inputs?|hidden_states|tokens")
 
 
-def _context_confused(s, letters):
+def context_confused(s, letters):
     """One of x and context is not read, or stands in the other's place."""
     if disturbed(s) or not inputs_read(s) or (at := context_number(s.way.names)) is None:
         return None

@@ -147,13 +147,11 @@ def future(s):
 
 
 def filled(scores, pairs):
-    """The one number that stands in all scores of some pairs, and not in all others; or None."""
+    """The one number that stands in all scores of some pairs; or None."""
     if scores is None or scores.shape[-2:] != pairs.shape:
         return None
-    value = scores[..., pairs].flatten()[0]
-    if (scores[..., pairs] == value).all() and (scores[..., ~pairs] != value).any():
-        return value.item()
-    return None
+    numbers = scores[..., pairs].unique()
+    return numbers.item() if len(numbers) == 1 else None
 
 
 def hides_future(pairs):

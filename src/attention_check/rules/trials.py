@@ -54,6 +54,10 @@ class Trial:
         return next((one for one in self.attempts if one.verdict == "hides"), None)
 
     @property
+    def for_padding(self):
+        return _for_padding(self.name)
+
+    @property
     def acted(self):
         return any(one.verdict != "ignored" for one in self.attempts)
 
@@ -91,7 +95,12 @@ def _patterns(s, name):
     padded = [padding(s, token) for token in tokens] if s.sizes.batch > 1 else []
     pairs = column(s, 1) if causal_inside(s) else future(s)
     square = [Pattern(pairs, pairs)]
-    return padded + square if "pad" in name.lower() else square + padded
+    return padded + square if _for_padding(name) else square + padded
+
+
+def _for_padding(argument):
+    """Whether an argument of forward takes a padding mask, by its name."""
+    return "pad" in argument.lower()
 
 
 def padding(s, token):

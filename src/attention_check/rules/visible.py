@@ -10,7 +10,7 @@ from ..stages import fused_mask
 from ..trust import absent, disturbed, off_axis, square
 from ..words import listed
 from .registry import rule
-from .roles import inputs_read
+from .roles import context_confused
 from .sight import filled, future, hides_future, mask_in_sight, switch_off, thrown_away
 
 _NO_MASK_TO_JUDGE = {"heads-attend-heads", "softmax-twice", "attention-unused"}
@@ -243,7 +243,7 @@ def _in_part(s):
     hidden = [not _seen(s, core).triu(1).any() for core in square(s)]
     if not any(hidden) or all(hidden):
         return None
-    if s.several and inputs_read(s):
+    if s.several and context_confused(s, "kv"):
         return Unjudged("x and the context do not stand in their places")
     return Unjudged(f"forward was called without {absent(s)}") if absent(s) else None
 
@@ -263,12 +263,10 @@ def _two_way(s):
 
 
 def _of_a_switch(name, pairs):
-    still = pairs.triu(1).nonzero()
-    if hides_future(pairs):
+    still = pairs.triu(1).nonzero().tolist()
+    if not still:
         return f"Two-way, as {name} is False; where it is True, the future is hidden."
-    if not len(still):
-        return f"Two-way, as {name} is False."
-    i, j = still[-1].tolist()
+    i, j = still[-1]
     return (
         f"Two-way, as {name} is False; but where it is True, position {i} sees position {j} as "
         f"well."
@@ -450,16 +448,12 @@ def _filled(s, core):
     )
 
 
-def _never_reaches(s):
-    if not (mask := mask_in_sight(s)):
-        return None
-    return (
-        f"there is a mask ({mask}), but it never reaches the softmax. Fill the "
-        f"scores where it hides with float('-inf') before the softmax."
-    )
-
-
 def _no_mask(s):
+    if mask := mask_in_sight(s):
+        return (
+            f"there is a mask ({mask}), but it never reaches the softmax. Fill the scores where "
+            f"it hides with float('-inf') before the softmax."
+        )
     return (
         "no mask reaches the softmax. Hide the pairs above the diagonal: "
         "scores.masked_fill(mask, float('-inf')) with mask = torch.ones(tokens, tokens, "
@@ -467,4 +461,4 @@ def _no_mask(s):
     )
 
 
-_CAUSES = (_switched_off, _thrown_away, _beside_the_mask, _in_a_core, _never_reaches, _no_mask)
+_CAUSES = (_switched_off, _thrown_away, _beside_the_mask, _in_a_core, _no_mask)

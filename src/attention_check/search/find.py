@@ -1,20 +1,20 @@
 """The subject of a check: a copy of the module with a way to call it that runs."""
 
-import inspect
 import itertools
+import re
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
 
-from ..guard import copy_module, read_settings, write_settings
+from ..guard import copy_module, settings_kept
 from ..words import listed, told
-from .make import CannotCheck, build_class
+from .make import CannotCheck, arguments, build_class
 from .masks import masks_to_run
-from .names import OUT_WIDTHS, WIDTHS
+from .names import HEADS, OUT_WIDTHS, WIDTHS
 from .prepare import prepare, randomise
-from .sizes import Sizes, choose_sizes, find_context, find_heads, lazy, widths
-from .ways import NoTensor, Way, ways, ways_of_two_widths
+from .sizes import Sizes, attribute, choose_sizes, find_context, lazy, widths
+from .ways import Way, ways, ways_of_two_widths
 
 MOST_MASKS = 80  # ways to write the masks that each call needs, to find one that runs
 
@@ -47,9 +47,8 @@ class Subject:
 
     @property
     def device(self):
-        for tensor in [*self.original.parameters(), *self.original.buffers()]:
-            return tensor.device
-        return torch.device("cpu")
+        tensors = itertools.chain(self.original.parameters(), self.original.buffers())
+        return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
     def draw(self, seed, batch=None, tokens=None):
         """A random input (batch, tokens, d_model), the same for the same seed."""
@@ -60,29 +59,25 @@ class Subject:
     def call(self, module, x, masks=None, way=None):
         """The output (batch, tokens, width); torch's settings are as before."""
         self.clock.look()
-        before = read_settings()
-        try:
-            return (way or self.way)(module, x, self.masks | (masks or {}))
-        except SystemExit as error:
-            raise RuntimeError("forward ends the program by sys.exit()") from error
-        finally:
-            write_settings(before)
+        with settings_kept():
+            try:
+                return (way or self.way)(module, x, self.masks | (masks or {}))
+            except SystemExit as error:
+                raise RuntimeError("forward ends the program by sys.exit()") from error
 
 
 @dataclass(frozen=True)
 class Never:
     """A module that never returned what it should: the likeliest error, or the shape it gave."""
 
-    original: nn.Module
-    sizes: Sizes
+    subject: Subject
     error: Exception | None = None
-    layout: str = "batch"
     shape: tuple = ()
 
 
 def find_subject(module, d_model, num_heads, causal, clock):
     """The Subject of a module, or Never. Raises CannotCheck where it wants what is not known."""
-    heads, context = num_heads or find_heads(module), find_context(module)
+    heads, context = num_heads or attribute(module, HEADS), find_context(module)
     subject = Subject(module, clock, Way(), None, causal=causal)
     if subject.device.type == "meta":
         raise CannotCheck("The module is on the meta device and has no numbers to run on.")
@@ -93,7 +88,8 @@ def find_subject(module, d_model, num_heads, causal, clock):
             "say it, as in check_attention(module, d_model=24)."
         )
     sizes = {width: choose_sizes(width, heads, context) for width in candidates}
-    dtypes = list(dict.fromkeys([torch.float32, *_dtypes(module)]))
+    own = [p.dtype for p in module.parameters() if p.is_floating_point()]
+    dtypes = list(dict.fromkeys([torch.float32, *own]))
     tries = [(d, w, way) for d in dtypes for w in candidates for way in ways(module)]
     tries += [(dtypes[0], w, way) for w in candidates for way in ways_of_two_widths(module, w)]
     failures = []
@@ -101,44 +97,30 @@ def find_subject(module, d_model, num_heads, causal, clock):
         found = _tried(replace(subject, dtype=dtype, way=way, sizes=sizes[width]))
         if isinstance(found, Subject):
             return found
-        failures.append(found)
-    return _at_other_sizes(subject, _likeliest(failures), candidates, d_model)
-
-
-def _dtypes(module):
-    return [p.dtype for p in module.parameters() if p.is_floating_point()]
+        if way.layout == tries[0][2].layout:
+            failures.append(found)
+    # the failure that tells most is that at the width that gets past the first layer
+    never = min(failures, key=lambda never: "mat1 and mat2" in str(never.error))
+    return _at_other_sizes(never, candidates[:3]) or _refused(never, d_model)
 
 
 def _tried(subject):
     """The subject, ready to be used, where it gives an output of the right shape; else Never."""
     if subject.way.layout == "one sentence":
         subject = replace(subject, sizes=replace(subject.sizes, batch=1))
-    never = Never(subject.original, subject.sizes, None, subject.way.layout)
-    try:
-        output = subject.call(prepare(subject.original, subject.dtype), subject.draw(0))
-    except (Exception, NoTensor) as error:
-        masked = _with_masks(subject) if subject.way.required else None
-        return masked or replace(never, error=error)
-    return _ready(subject) if _fits(subject, output) else replace(never, shape=tuple(output.shape))
-
-
-def _fits(subject, output):
-    sizes = subject.sizes
-    return output.dim() == 3 and output.shape[:2] == (sizes.batch, sizes.tokens)
-
-
-def _with_masks(subject):
-    """The subject with masks that each call needs, or None where none runs."""
-    prepared = prepare(subject.original, subject.dtype)
-    for masks in itertools.islice(masks_to_run(subject), MOST_MASKS):
-        masked = replace(subject, masks=masks)
+    prepared, failures = prepare(subject.original, subject.dtype), []
+    masks = itertools.islice(masks_to_run(subject), MOST_MASKS) if subject.way.required else ()
+    for given in itertools.chain([{}], masks):
+        masked = replace(subject, masks=given)
         try:
-            output = masked.call(copy_module(prepared, True), subject.draw(0))
-        except Exception:
+            output = masked.call(copy_module(prepared, share=True), subject.draw(0))
+        except Exception as error:
+            failures.append(Never(subject, error))
             continue
-        if _fits(subject, output):
+        if output.dim() == 3 and output.shape[:2] == (subject.sizes.batch, subject.sizes.tokens):
             return _ready(masked)
-    return None
+        failures.append(Never(subject, shape=tuple(output.shape)))
+    return failures[0]
 
 
 def _ready(subject):
@@ -149,106 +131,76 @@ def _ready(subject):
     return replace(subject, pristine=pristine)
 
 
-def _likeliest(failures):
-    """The failure that tells most: at the width that gets past the first layer."""
-    first = [never for never in failures if never.layout == failures[0].layout]
-    past = [never for never in first if "mat1 and mat2" not in str(never.error)]
-    return (past or first)[0]
-
-
-def _at_other_sizes(subject, never, candidates, given):
-    """Nothing worked: does the longest input, or another batch?"""
-    # one sentence alone may have been given, where the layout has no batch
-    sizes = choose_sizes(never.sizes.d_model, never.sizes.num_heads, never.sizes.context)
-    context = sizes.context
+def _at_other_sizes(never, candidates):
+    """Nothing worked: does the longest input, or another batch? The Subject, or None."""
+    sizes, context = never.subject.sizes, never.subject.sizes.context
     taken = {sizes.d_model, sizes.num_heads, sizes.d_model // (sizes.num_heads or 1)}
     lengths = [context, *(n for n in (8, 16, 10) if n not in taken and n <= (context or 99))]
-    tries = [(sizes.batch, n) for n in lengths if n]
-    tries += [(n, sizes.tokens) for n in (1, 2, 4, 8)]
-    every = itertools.product(tries, ways(subject.original), candidates[:3])
-    for (batch, tokens), way, width in every:
-        other = replace(sizes, batch=batch, tokens=tokens, d_model=width)
-        found = _tried(replace(subject, way=way, sizes=other))
-        if isinstance(found, Subject):
-            if way.required and "NoneType" in str(never.error):
-                raise CannotCheck(
-                    f"{type(subject.original).__name__}.forward needs {listed(way.required)}, and "
-                    f"no mask of a shape that the check knows fits. Wrap it in a module whose "
-                    f"forward(x) gives it."
-                )
-            what = "tokens" if tokens != sizes.tokens else "batch"
-            return replace(found, failed={what: (getattr(sizes, what), never.error)})
-    never = replace(never, sizes=sizes)
-    _refuse_other_inputs(never, given)
-    return never
+    tries = [("tokens", n) for n in lengths if n] + [("batch", n) for n in (1, 2, 4, 8)]
+    module = never.subject.original
+    for (what, size), way, width in itertools.product(tries, ways(module), candidates):
+        other = replace(sizes, d_model=width, **{what: size})
+        found = _tried(replace(never.subject, way=way, sizes=other))
+        if isinstance(found, Never):
+            continue
+        if way.required and "NoneType" in str(never.error):
+            raise CannotCheck(
+                f"{type(module).__name__}.forward needs {listed(way.required)}, and no mask of a "
+                f"shape that the check knows fits. Wrap it in a module whose forward(x) gives it."
+            )
+        error = never.error or f"the output has the shape {never.shape}"
+        return replace(found, failed={what: (getattr(sizes, what), error)})
+    return None
 
 
-def _refuse_other_inputs(never, given):
-    """Raise CannotCheck where forward wants something else than tokens."""
-    original, text, name = never.original, str(never.error), type(never.original).__name__
-    own, tokens = widths(original, None), never.sizes.tokens
-    if given is not None and own and given not in own:
-        raise CannotCheck(
-            f"{name} fails at d_model = {given}, which was asked for: its layers take {own[0]}."
-        )
-    if never.shape[-2:-1] == (tokens + 1,):
-        raise CannotCheck(
-            f"{name} gives {tokens + 1} tokens for {tokens}: it seems to add a token of its own. "
-            f"Check the attention module inside."
-        )
-    if isinstance(original, nn.MultiheadAttention) and (
-        {original.kdim, original.vdim} != {original.embed_dim}
-    ):
-        raise CannotCheck(
-            f"{name} takes keys of width {original.kdim} and values of width {original.vdim}, "
-            f"beside queries of width {original.embed_dim}. Wrap it in a module whose "
-            f"forward(x, context) calls it."
-        )
-    advice = "Check the attention module inside, or wrap it in a module that takes x."
-    if "expected 4, got 3" in text or "4D (batched)" in text:
-        raise CannotCheck(
-            f"{name} wants four axes, such as images, and the check gives (batch, tokens, "
-            f"d_model). {advice}"
-        )
-    if "indices" in text and ("Long" in text or "Int" in text):
-        raise CannotCheck(f"{name} wants token numbers, not vectors. {advice}")
-    if isinstance(never.error, TypeError) and "required" in text and "forward()" in text:
-        raise CannotCheck(f"{name} cannot be called: {text}. {advice}")
-    _refuse_guesses(never, name, text)
+_WANTS = {  # what the error says -> what the module wants
+    r"expected 4, got 3|4D \(batched\)": "four axes, as of images, not (batch, tokens, d_model)",
+    r"indices[^$]*(Long|Int)": "token numbers, not vectors",
+    r"forward\(\) missing .*required": "more arguments",
+}
 
 
-def _refuse_guesses(never, name, text):
-    """Raise CannotCheck where the fault may be what was given for lack of better."""
-    way = ways(never.original)[0]
+def _refused(never, given):
+    """Never, or CannotCheck where forward wants something else than tokens, or than a guess."""
+    module, text, tokens = never.subject.original, str(never.error), never.subject.sizes.tokens
+    own, way = widths(module, None), ways(module)[0]
+    sides = {getattr(module, name, None) for name in ("embed_dim", "kdim", "vdim")}
     guessed = way.guessed
     if "NoneType" in text or "mat1 and mat2" in text:
         guessed += way.optional
-    if guessed:
-        raise CannotCheck(
-            f"{name}.forward fails: {told(never.error)}. The check can but guess what it wants "
-            f"for {listed(guessed)}: wrap it in a module whose forward(x) gives that."
-        )
+    wanted = [words for said, words in _WANTS.items() if re.search(said, text)]
+    why, inside = "", "Check the attention inside, or wrap it in a module that takes x."
+    if given and own and given not in own:
+        why = f"fails at d_model = {given}, which was asked for: its layers take {own[0]}."
+    elif never.shape[-2:-1] == (tokens + 1,):
+        why = f"gives {tokens + 1} tokens for {tokens}: it seems to add one. {inside}"
+    elif isinstance(module, nn.MultiheadAttention) and len(sides) > 1:
+        why = "takes keys or values of another width than queries. Wrap it in a module whose "
+        why += "forward(x, context) calls it."
+    elif wanted:
+        why = f"wants {wanted[0]}. {inside} ({told(never.error)})"
+    elif guessed:
+        why = f"fails: {told(never.error)}. The check can but guess what it wants for "
+        why += f"{listed(guessed)}: wrap it in a module whose forward(x) gives that."
+    if why:
+        raise CannotCheck(f"{type(module).__name__} {why}")
+    return never
 
 
 def two_widths(thing, subject):
     """What goes wrong where a class with both widths as arguments gets two that differ, or ""."""
-    names = [name.lower() for name in _arguments(thing)]
-    if not set(names) & set(OUT_WIDTHS) or not set(names) & set(WIDTHS):
+    names = {p.name.lower() for p in arguments(thing)} if isinstance(thing, type) else set()
+    if not names & set(OUT_WIDTHS) or not names & set(WIDTHS):
         return ""
-    sizes, out = subject.sizes, subject.sizes.d_model
-    wide = out + 6
+    sizes, out, wide = subject.sizes, subject.sizes.d_model, subject.sizes.d_model + 6
     try:
-        module = build_class(thing, out, sizes.num_heads or 1, d_in=wide)
-    except Exception:
+        module = build_class(thing, out, sizes.num_heads or 1, d_in=wide).eval()
+    except CannotCheck:
         return ""
     x = torch.randn(sizes.batch, sizes.tokens, wide)
     try:
-        shape = subject.way(module.eval(), x).shape
+        shape = subject.way(module, x).shape
         what = "" if shape[:2] == x.shape[:2] else f"gives an output of shape {tuple(shape)}"
     except Exception as error:
-        what = f"fails: {' '.join(str(error).split())[:160]}"
+        what = f"fails: {told(error)}"
     return what and f"With d_in = {wide} and d_out = {out} it {what}."
-
-
-def _arguments(thing):
-    return inspect.signature(thing).parameters if isinstance(thing, type) else ()

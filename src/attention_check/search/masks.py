@@ -20,17 +20,15 @@ def conventions(subject, hidden):
 
     hidden: (tokens, tokens), (batch, tokens, tokens), or (batch, tokens) for padding.
     """
-    padding = hidden.shape[0] == subject.sizes.batch and hidden.shape[0] != hidden.shape[1]
-    padding = padding and hidden.dim() == 2
-    found = []
-    for shape, spread in _shapes(hidden, subject.sizes.batch, padding):
-        for words, mask in _kinds(spread, subject.dtype):
-            found.append(Convention(words, shape, mask.to(subject.device)))
-    return found
+    return [
+        Convention(words, shape, mask.to(subject.device))
+        for shape, spread in _shapes(hidden, subject.sizes.batch)
+        for words, mask in _kinds(spread, subject.dtype)
+    ]
 
 
-def _shapes(hidden, batch, padding):
-    if padding:
+def _shapes(hidden, batch):
+    if hidden.dim() == 2 and hidden.shape[0] == batch != hidden.shape[1]:
         yield "(batch, tokens)", hidden
         yield "(batch, 1, 1, tokens)", hidden[:, None, None]
         yield "(batch, 1, tokens)", hidden[:, None]
@@ -43,13 +41,13 @@ def _shapes(hidden, batch, padding):
 
 
 def _kinds(hidden, dtype):
-    far = torch.zeros(hidden.shape, dtype=dtype).masked_fill(hidden, -torch.inf)
     yield "Boolean, True = hidden", hidden
     yield "Boolean, True = keep", ~hidden
     yield "1 = keep, 0 = hidden", (~hidden).long()
     yield "0 = keep, 1 = hidden", hidden.long()
     yield "1.0 = keep, 0.0 = hidden", (~hidden).to(dtype)
     yield "0.0 = keep, 1.0 = hidden", hidden.to(dtype)
+    far = torch.zeros(hidden.shape, dtype=dtype).masked_fill(hidden, -torch.inf)
     yield "0 and -inf, added to the scores", far
 
 
@@ -59,11 +57,11 @@ def masks_to_run(subject):
     Boolean masks are taken by nearly all, and numbers by the rest. What they hide is not asked.
     """
     sizes, names = subject.sizes, subject.way.required
-    shapes = [shape for _, shape in _shapes(_nothing(sizes.tokens, sizes), sizes.batch, False)]
-    if sizes.batch > 1:
-        padding = [shape for _, shape in _shapes(_nothing(sizes.batch, sizes), sizes.batch, True)]
-    else:
-        padding = []
+    shapes, padding = (
+        [shape for _, shape in _shapes(torch.zeros(rows, sizes.tokens), sizes.batch)]
+        for rows in (sizes.tokens, sizes.batch)
+    )
+    padding = padding if sizes.batch > 1 else []
     likely = [padding + shapes if "pad" in name.lower() else shapes + padding for name in names]
     for dtype in (torch.bool, torch.float32):
         for chosen in itertools.product(*likely):
@@ -71,15 +69,10 @@ def masks_to_run(subject):
             yield dict(zip(names, masks, strict=True))
 
 
-def _nothing(rows, sizes):
-    return torch.zeros(rows, sizes.tokens, dtype=torch.bool)
-
-
 def constant_masks(subject):
     """Yield {name: mask} with the masks that say, in one convention or another: hide nothing."""
-    nothing = torch.zeros((), dtype=torch.bool)
-    values = [mask for _, mask in _kinds(nothing, subject.dtype)]
-    values = list({(mask.dtype, mask.item()): mask for mask in values}.values())
+    kinds = [mask for _, mask in _kinds(torch.tensor(False), subject.dtype)]
+    values = list({(mask.dtype, mask.item()): mask for mask in kinds}.values())
     chosen = itertools.product(range(len(values)), repeat=len(subject.masks))
     for numbers in sorted(chosen, key=lambda numbers: len(set(numbers))):  # one for all first
         yield {

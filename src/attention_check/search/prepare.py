@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from ..guard import copy_module, reachable
+from ..guard import copy_module, reachable, weights_of
 from .sizes import is_mask, lazy
 
 
@@ -13,28 +13,19 @@ def prepare(module, dtype=torch.float32):
     """Return a copy in evaluation mode with `dtype` numbers and gradients on."""
     copied = copy_module(module)
     with torch.no_grad():
-        nn.Module.to(copied, dtype)  # as a learner's class may have a method of that name
-        for _, thing in reachable(copied):
+        for _, thing in [("", copied), *reachable(copied)]:
             if isinstance(thing, nn.Module):
-                nn.Module.to(thing, dtype).eval()
-            elif isinstance(thing, torch.Tensor) and thing.is_floating_point():
+                nn.Module.to(thing, dtype).eval()  # as a class may have a method of that name
+            elif thing.is_floating_point():
                 thing.data = thing.data.to(dtype)
     for parameter in copied.parameters():
-        if not lazy(parameter) and parameter.is_floating_point() and not is_mask(parameter):
+        if _random(parameter):
             parameter.requires_grad_(True)
-    return copied.eval()
+    return copied
 
 
-def weights_of(module):
-    """All trainable tensors by path: the registered ones, then those in plain attributes."""
-    found = dict(module.named_parameters())
-    known = {id(parameter) for parameter in found.values()}
-    for path, thing in reachable(module):
-        trainable = isinstance(thing, torch.Tensor) and thing.requires_grad and thing.is_leaf
-        if trainable and id(thing) not in known:
-            known.add(id(thing))
-            found[path] = thing
-    return found
+def _random(weight):
+    return not lazy(weight) and weight.is_floating_point() and not is_mask(weight)
 
 
 def randomise(module, d_model, seed):
@@ -44,9 +35,7 @@ def randomise(module, d_model, seed):
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for weight in weights_of(module).values():
-            if lazy(weight) or not weight.is_floating_point() or is_mask(weight):
-                continue
+        for weight in filter(_random, weights_of(module).values()):
             noise = torch.randn(weight.shape, generator=generator).to(weight)
             if weight.dim() >= 2:
                 weight.data = noise / math.sqrt(fan_in(weight, d_model))

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from ..guard import reachable
-from .names import CONTEXTS, HEADS, WIDTHS
+from .names import CONTEXTS, WIDTHS
 
-BATCH, TOKENS, D_MODEL, NUM_HEADS = 3, 5, 24, 4  # head_dim 6: no two sizes, no two scales equal
+BATCH, TOKENS, D_MODEL = 3, 5, 24  # and 4 heads of 6: no two sizes, no two scales equal
 CONTEXT = 8
 
 
@@ -24,19 +24,18 @@ class Sizes:
     context: int | None = None
 
 
-def find_heads(module):
-    """The number of heads that the module itself names, or None."""
-    return attribute(module, HEADS)
-
-
 def attribute(module, names):
+    """The first size of one of these names in the module, its parts or their configs, or None."""
     for part in module.modules():
         for holder in (part, getattr(part, "config", None), getattr(part, "cfg", None)):
-            for name in names:
-                value = getattr(holder, name, None)
-                if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                    return value
+            found = [getattr(holder, name, None) for name in names]
+            if sizes := [size for size in found if _is_size(size)]:
+                return sizes[0]
     return None
+
+
+def _is_size(value):
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def widths(module, given):
@@ -44,26 +43,16 @@ def widths(module, given):
     if given is not None:
         return [given]
     found = [getattr(module, name, None) for name in WIDTHS]
-    for part in module.modules():
-        if isinstance(part, nn.MultiheadAttention):
-            found.append(part.embed_dim)
-        elif isinstance(part, nn.Linear | nn.LazyLinear):
-            found.append(part.in_features)
-        elif isinstance(part, nn.LayerNorm):
+    parts = [part for _, part in reachable(module) if isinstance(part, nn.Module)]
+    for part in [*module.modules(), *parts]:
+        found += [getattr(part, name, None) for name in ("embed_dim", "in_features")]
+        if isinstance(part, nn.LayerNorm):
             found.append(part.normalized_shape[-1])
-    found += [attribute(module, WIDTHS)]
-    for _, thing in reachable(module):
-        if isinstance(thing, nn.Linear):
-            found.append(thing.in_features)
-    found += [
-        size
-        for parameter in module.parameters()
-        if not lazy(parameter) and parameter.dim() >= 2
-        for size in sorted(parameter.shape[-2:])
-    ]
-    # GPT-2 of transformers keeps its weights as (in, out) under another class
-    numbers = [f for f in found if isinstance(f, int) and not isinstance(f, bool) and f > 0]
-    return list(dict.fromkeys(numbers))
+    found.append(attribute(module, WIDTHS))
+    for parameter in module.parameters():
+        if not lazy(parameter) and parameter.dim() >= 2:
+            found += sorted(parameter.shape[-2:])  # as transformers' GPT-2 has a layer of its own
+    return list(dict.fromkeys(filter(_is_size, found)))
 
 
 def lazy(parameter):
@@ -83,29 +72,28 @@ def find_mask_size(module):
 
 def is_mask(tensor):
     """Whether a tensor is a square triangle: one value above the diagonal, another below."""
-    if tensor.dim() < 2 or tensor.shape[-1] != tensor.shape[-2] or tensor.shape[-1] < 2:
+    size = tensor.shape[-1] if tensor.dim() > 1 else 0
+    if size < 2 or tensor.shape[-2] != size or tensor.numel() != size**2 or tensor.is_complex():
         return False
-    if tensor.numel() != tensor.shape[-1] ** 2 or tensor.is_complex():
+    square = tensor.detach().reshape(size, size)
+    first, last = square[0, -1], square[-1, 0]  # most are told apart by their outer rows
+    if (square[0, 2:] != first).any() or (square[-1, :-2] != last).any():
         return False
-    square = tensor.detach().reshape(tensor.shape[-2:])
-    size = len(square)
-    corner = square[0, -1]  # most are told apart by their first and last rows
-    if (square[0, 2:] != corner).any() or (square[-1, :-2] != square[-1, 0]).any():
-        return False
-    square = square.float().cpu()
-    above = square[torch.ones(size, size, dtype=torch.bool).triu(1 + (size > 3))]
-    below = square[torch.ones(size, size, dtype=torch.bool).tril(-1 - (size > 3))]
-    return bool((above == above[0]).all() and (below == below[0]).all() and above[0] != below[0])
+    pairs = torch.ones(size, size, dtype=torch.bool, device=square.device)
+    near = size > 3  # a mask may be wrong by one place
+    above, below = square[pairs.triu(1 + near)], square[pairs.tril(-1 - near)]
+    return bool((above == first).all() and (below == last).all() and first != last)
 
 
 def choose_sizes(d_model, num_heads, context):
     """Batch and tokens that equal no other size; tokens shares no factor with the heads."""
-    taken = {1, d_model, num_heads, d_model // num_heads if num_heads else None}
-    limit = context or 10**9
-    tokens = [
+    heads, limit = num_heads or 1, context or 10**9
+    taken = {1, d_model, num_heads, num_heads and d_model // num_heads}
+    fitting = (
         n
         for n in (TOKENS, 7, 6, 9, 8, 4, 3, 2)
-        if n <= limit and n not in taken and math.gcd(n, num_heads or 1) == 1
-    ] or [min(TOKENS, limit)]
-    batch = next(n for n in (BATCH, 2, 4, 7, 9) if n not in taken and n != tokens[0])
-    return Sizes(batch, tokens[0], d_model, num_heads, context)
+        if n <= limit and n not in taken and math.gcd(n, heads) == 1
+    )
+    tokens = next(fitting, min(TOKENS, limit))
+    batch = next(n for n in (BATCH, 2, 4, 7, 9) if n not in taken | {tokens})
+    return Sizes(batch, tokens, d_model, num_heads, context)

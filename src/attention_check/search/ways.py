@@ -1,14 +1,12 @@
 """The ways to call forward, by the names of its arguments."""
 
-import inspect
 from collections import defaultdict
 from dataclasses import dataclass, fields, is_dataclass, replace
 
 import torch
 from torch import nn
 
-from ..words import described
-from .make import CannotCheck
+from .make import CannotCheck, arguments
 from .names import (
     CONTEXT,
     CONTEXT_MASK,
@@ -21,7 +19,6 @@ from .names import (
     PLACES,
     QUERIES,
     ROLE,
-    SECOND,
     ZEROS,
 )
 from .sizes import attribute, widths
@@ -29,46 +26,39 @@ from .sizes import attribute, widths
 
 @dataclass(frozen=True)
 class Way:
-    """A way to call forward.
+    """A way to call forward: which of its arguments, by name, gets what."""
 
-    inputs: how many times x is given; keywords: names that get x as well; zeros, places: names
-    that get 0, or 0, 1, 2, …; turns: rotary tables, which get a turn by nothing; masks: names
-    that can take a mask; required: those that must; passed_over: those of a context's masks that
-    the check gives no mask of its own.
-    layout: "batch" (batch, tokens, d_model), "tokens first", or "one sentence" (tokens, d_model).
-    """
-
-    inputs: int = 1
-    keywords: tuple = ()
-    zeros: tuple = ()
-    places: tuple = ()
-    masks: tuple = ()
-    required: tuple = ()
-    passed_over: tuple = ()
-    turns: tuple = ()
-    layout: str = "batch"
-    names: tuple = ()  # the arguments that get x, in order, where they have names
-    other: tuple = ()  # (number, tensor): the one of them that gets another tensor
+    inputs: int = 1  # how many times x is given by position
+    keywords: tuple = ()  # those that get x as well
+    names: tuple = ()  # all that get x, in order, where they have names
+    zeros: tuple = ()  # those that get 0
+    places: tuple = ()  # those that get 0, 1, 2, …
+    turns: tuple = ()  # rotary tables, which get a turn by nothing
+    masks: tuple = ()  # those that can take a mask
+    required: tuple = ()  # the masks that must be given
+    passed_over: tuple = ()  # a context's masks, of which the check gives none of its own
+    optional: tuple = ()  # a context that is not given
+    layout: str = "batch"  # or "tokens first", or "one sentence", (tokens, d_model)
+    other: tuple = ()  # (number, tensor): the one of `names` that gets another tensor
     narrow: tuple = ()  # (number, width): the one of them that has a width of its own
-    optional: tuple = ()  # the names of a context that is not given
 
     def __call__(self, module, x, masks=None):
         """Return the output (batch, tokens, width) for x (batch, tokens, d_model)."""
         given = self._laid_out(x)
         inputs = [given] * (self.inputs + len(self.keywords))
-        for number, tensor in [self.other] if self.other else ():
-            inputs[number] = self._laid_out(tensor)
-        for number, width in [self.narrow] if self.narrow else ():
+        if self.other:
+            inputs[self.other[0]] = self._laid_out(self.other[1])
+        if self.narrow:
+            number, width = self.narrow
             times = -(-width // x.shape[-1])
-            inputs[number] = torch.cat([inputs[number]] * times, dim=-1)[..., :width]
+            inputs[number] = inputs[number].repeat(1, 1, times)[..., :width]
         keywords = dict(zip(self.keywords, inputs[self.inputs :], strict=True))
         keywords |= {name: 0 for name in self.zeros}
         keywords |= {name: torch.arange(x.shape[1], device=x.device) for name in self.places}
         keywords |= {name: _no_turn(module, x) for name in self.turns}
         keywords |= {name: None for name in self.required}
         keywords |= masks or {}
-        output = module(*inputs[: self.inputs], **keywords)
-        output = first_tensor(output, given.shape[:-1])
+        output = _context(module(*inputs[: self.inputs], **keywords), given.shape[:-1])
         if self.layout == "one sentence":
             return output.unsqueeze(0)
         return output.transpose(0, 1) if self.layout == "tokens first" else output
@@ -96,8 +86,6 @@ class Way:
 def context_number(names):
     """Which of two arguments is a context by its name, or None."""
     found = [number for number, name in enumerate(names) if CONTEXT.fullmatch(name.lower())]
-    if not found and SECOND.fullmatch(names[1].lower()):
-        return 1
     return found[0] if len(found) == 1 else None
 
 
@@ -123,52 +111,41 @@ class NoTensor(Exception):
     """forward returned something without a tensor in it."""
 
 
-def first_tensor(output, leading):
+def _context(output, leading):
     """The first tensor that is shaped like an output, or the first of all."""
     found = list(flat(output))
     if not found:
-        raise NoTensor(f"forward returned {described(output)}")
-    wanted = len(leading) + 1
-    fitting = [t for t in found if t.dim() == wanted and t.shape[:-1] == leading]
-    return (fitting or found)[0]
+        raise NoTensor(f"forward returned a {type(output).__name__}")
+    return next((t for t in found if t.shape[:-1] == leading), found[0])
 
 
 def flat(output):
+    """Yield all tensors in what forward returned."""
     if isinstance(output, torch.Tensor):
         yield output
     elif isinstance(output, dict):
-        for item in output.values():
-            yield from flat(item)
+        yield from flat(list(output.values()))
+    elif is_dataclass(output):
+        yield from flat([getattr(output, part.name) for part in fields(output)])
     elif isinstance(output, list | tuple):
         for item in output:
             yield from flat(item)
-    elif is_dataclass(output):
-        for part in fields(output):
-            yield from flat(getattr(output, part.name))
 
 
 def ways(module):
     """The ways to call the module's forward, by the names of its arguments, likeliest first."""
-    try:
-        parameters = list(inspect.signature(module.forward).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    given, inputs, positional = defaultdict(tuple), 0, True
+    parameters, given, inputs, positional = arguments(module.forward), defaultdict(tuple), 0, True
     for p in parameters:
-        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            continue
         kinds = _kinds(module, p, given["names"])
-        positional = positional and kinds == ["names"]
-        if positional and p.kind is not p.KEYWORD_ONLY:
+        positional = positional and kinds == ["names"] and p.kind is not p.KEYWORD_ONLY
+        if positional:
             inputs += 1
         elif kinds == ["names"]:
             kinds = ["names", "keywords"]
         for kind in kinds:
             given[kind] += (p.name,)
     way = Way(inputs=inputs if given["keywords"] else max(inputs, 1), **given)
-    starred = not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    counts = (1, 3, 2) if starred else ()
-    others = [replace(way, inputs=n, keywords=()) for n in counts if n != way.inputs]
+    others = [] if parameters else [replace(way, inputs=n) for n in (3, 2)]  # forward(*inputs)
     layouts = ["batch", "one sentence"]
     if getattr(module, "batch_first", None) is False or _tokens_first_inside(module):
         layouts.insert(0, "tokens first")
@@ -184,20 +161,20 @@ def _kinds(module, p, names):
             return ["masks", *kinds]
         passed_over = CONTEXT_MASK.search(name) and (needed or p.default is None)
         return ["passed_over", *kinds] if passed_over else kinds
-    if needed and ZEROS.search(p.name):
-        return ["zeros"]
-    if needed and PLACES.search(p.name):
-        return ["places"]
-    if name == "position_embeddings":
-        return ["turns"]
-    if needed and names and NOT_TOKENS.search(name):
+    asked = [
+        ("zeros", needed and ZEROS.search(name)),
+        ("places", needed and PLACES.search(name)),
+        ("turns", name == "position_embeddings"),
+        ("names", needed or (names and QUERIES.search(names[0].lower()) and KEYS.search(name))),
+        ("optional", p.default is None and OPTIONAL.fullmatch(name)),
+    ]
+    kinds = [kind for kind, fits in asked if fits][:1]
+    if kinds == ["names"] and needed and names and NOT_TOKENS.search(name):
         raise CannotCheck(
             f"{type(module).__name__}.forward needs {p.name}, and the check does not know "
             f"what to give for it. Wrap it in a module whose forward(x) gives it."
         )
-    if needed or (names and QUERIES.search(names[0].lower()) and KEYS.search(name)):
-        return ["names"]
-    return ["optional"] if p.default is None and OPTIONAL.fullmatch(name) else []
+    return kinds
 
 
 def _tokens_first_inside(module):
