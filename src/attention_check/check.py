@@ -6,9 +6,9 @@ from .facts import Facts
 from .guard import Clock, TimeUp, untouched
 from .report import Report
 from .rules import RULES, Verdict, judge
-from .rules.calls import attention_in_sight, never_ran
+from .rules.calls import attention_in_sight, never_ran, refuse_grids
 from .search.find import Subject, find_subject, two_widths
-from .search.make import build
+from .search.make import build, of_heads
 from .settle import settled
 
 SECONDS = 10
@@ -40,7 +40,9 @@ def check_attention(module_or_factory, num_heads=None, causal=None, d_model=None
             with Clock(SECONDS) as clock:
                 found = find_subject(module, d_model, num_heads, causal, clock)
                 if isinstance(found, Subject):
-                    found = replace(found, two_widths=two_widths(module_or_factory, found))
+                    widths = two_widths(module_or_factory, found)
+                    makes = of_heads(module_or_factory, found.sizes.d_model)
+                    found = replace(found, two_widths=widths, factory=makes)
                 _judge(found, verdict, beside)
         except TimeUp:  # told outside of the clock, which may ring again
             left = ", ".join(rule.code for rule in RULES if rule.code not in verdict.asked)
@@ -55,6 +57,7 @@ def _judge(found, verdict, beside):
     """Ask the rules, and add to `beside` what is to be said beside their answers."""
     if isinstance(found, Subject):
         s = Facts(settled(found))
+        refuse_grids(s)
         beside.append(attention_in_sight(s))
         alone = not judge(s, verdict)
     else:

@@ -1,6 +1,7 @@
 """What the runs show, each found out once and remembered, for all rules that ask."""
 
 import functools
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -81,6 +82,11 @@ class Facts(Runs):
     def graphs(self):
         """The graphs of two runs, on two inputs."""
         return self.capture(self.x), self.capture(self.draw(2))
+
+    @cached_property
+    def loud(self):
+        """The same facts, with what drops by itself dropping."""
+        return Facts(replace(self.subject, quiet=False))
 
     @property
     def graph(self):

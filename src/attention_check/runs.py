@@ -86,7 +86,7 @@ class Runs:
         if other is not None and other[0] is None:
             x = other[1]
         elif other is not None:
-            way = replace(way, other=other)
+            way = replace(way, others=(other,))
         if module is None:
             module = self.unused() if self.fresh else self.module
         # torch.manual_seed would also queue a call for a GPU that is not there, at each run

@@ -7,6 +7,7 @@ GPU before it reads the clock. Memory is measured in a fresh process.
 import functools
 import itertools
 import logging
+import os
 import platform
 import subprocess
 import sys
@@ -258,7 +259,8 @@ def peak_memory(batch, tokens, d_model, num_heads, need_weights):
         raise ValueError("The peak memory of a process can be read on Linux and macOS only.")
     sizes = (batch, tokens, d_model, num_heads, need_weights)
     program = f"from {__name__} import _peak_of_a_pass; print(_peak_of_a_pass{sizes})"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # it need not be installed
+    run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
     if run.returncode:
         raise ValueError(f"The run with {sizes} failed: {run.stderr.strip().splitlines()[-1]}")
     return int(run.stdout)

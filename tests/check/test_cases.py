@@ -168,7 +168,7 @@ class PoolOverTokens(PoolOverItsOneColumn):
 # --- images and grids -------------------------------------------------------------------------
 
 
-@refused("axes|grid|image", open=True)
+@refused("axes|grid|image")
 class AlongTheThirdAxis(nn.Module):
     """(batch, rows, columns, width), along the rows: with three axes that is the batch."""
 
@@ -187,13 +187,13 @@ class AlongTheThirdAxis(nn.Module):
         return self.turn(self.out(y.transpose(-3, -2).flatten(-2)))
 
 
-@refused("axes|grid|image", open=True)
+@refused("axes|grid|image")
 class AlongTheRowsMoved(AlongTheThirdAxis):
     def turn(self, x):
         return x.movedim(-3, -2)
 
 
-@refused("axes|grid|image", open=True)
+@refused("axes|grid|image")
 class AlongTheFrames(nn.Module):
     """(batch, frames, patches, width), by einsum over whatever stands before."""
 
@@ -206,7 +206,7 @@ class AlongTheFrames(nn.Module):
         return torch.einsum("...pij,...jpd->...ipd", scores.softmax(-1), self.v(x))
 
 
-@refused("axes|channels|image", open=True)
+@refused("axes|channels|image")
 class Image(nn.Module):
     def __init__(self, d_model, num_heads):
         super().__init__()
@@ -225,13 +225,13 @@ class Image(nn.Module):
         return x + self.out(y).mT.reshape(b, c, h, w)
 
 
-@refused("axes|channels|image", open=True)
+@refused("axes|channels|image")
 class ImageBatchNorm(Image):
     def first(self, d_model, num_heads):
         return nn.BatchNorm2d(d_model)
 
 
-@refused("axes|channels|image", open=True)
+@refused("axes|channels|image")
 class ImageConvolved(Image):
     def first(self, d_model, num_heads):
         return nn.Conv2d(d_model, d_model, 1)
@@ -279,7 +279,7 @@ class BareParameterInAList(BareParameterInside):
         return nn.Sequential(nn.LayerNorm(d_model), Skip(d_model, num_heads))
 
 
-@wrong("unused-layer no-effect", "dense", open=True)
+@wrong("unused-layer no-effect", "dense")
 class DenseThrownAway(nn.Module):
     def __init__(self, d_model, num_heads):
         super().__init__()
@@ -303,7 +303,7 @@ class DenseKept(DenseThrownAway):
         return self.drop(torch.relu(self.dense(x)))
 
 
-@wrong("unused-layer no-effect", "dense", open=True)
+@wrong("unused-layer no-effect", "dense")
 class GateThrownAway(DenseThrownAway):
     def after(self, x):
         gate = torch.sigmoid(self.dense(x))
@@ -311,14 +311,14 @@ class GateThrownAway(DenseThrownAway):
         return self.drop(x * gate)
 
 
-@wrong("unused-layer no-effect", "dense", open=True)
+@wrong("unused-layer no-effect", "dense")
 class DenseInPlaceOfACopy(DenseThrownAway):
     def after(self, x):
         F.gelu(self.dense(x)).add(x)
         return self.drop(x)
 
 
-@wrong("crash unused-layer heads-alike", "heads", open=True)
+@wrong("other-heads", "heads")
 class LayersCountedByHeads(nn.Module):
     def __init__(self, d_model, num_heads):
         super().__init__()
@@ -336,13 +336,13 @@ class LayersCountedByHeads(nn.Module):
         return self.last()(context.transpose(1, 2).flatten(2))
 
 
-@wrong("crash unused-layer heads-alike", "heads", open=True)
+@wrong("other-heads", "heads")
 class LayersCountedByHeadsFromTheFront(LayersCountedByHeads):
     def last(self):
         return self.layers[3]
 
 
-@wrong("crash unused-layer heads-alike", "heads", open=True)
+@wrong("other-heads", "heads", open=True)
 class ParametersCountedByHeads(nn.Module):
     def __init__(self, d_model, num_heads):
         super().__init__()
@@ -545,7 +545,7 @@ class LettersRight(DoubledLetter):
 # --- dropout ----------------------------------------------------------------------------------
 
 
-@wrong("nan", "training", open=True)
+@wrong("nan dropout-on-scores", "training")
 class DroppedBeforeTheSoftmax(Fused):
     """A hidden score that is dropped is 0 · -inf, in training alone."""
 
@@ -563,20 +563,20 @@ class DroppedBeforeTheSoftmax(Fused):
         return self.soften(scores) @ v
 
 
-@wrong("future-visible", "training", open=True)
+@wrong("future-visible dropout-on-scores", "training")
 class DroppedFiniteFill(DroppedBeforeTheSoftmax):
     """A hidden score that is dropped is 0: the future is seen in training."""
 
     fill = -1e9
 
 
-@wrong("nan", "training", open=True)
+@wrong("nan dropout-on-scores", "training")
 class DroppedByTheFunction(DroppedBeforeTheSoftmax):
     def soften(self, scores):
         return F.dropout(scores, self.drop.p, self.training).softmax(-1)
 
 
-@wrong("future-visible", "training", open=True)
+@wrong("future-visible dropout-on-scores", "training")
 class DroppedMask(DroppedBeforeTheSoftmax):
     """A pair that is dropped from the mask is seen."""
 
@@ -591,7 +591,7 @@ class DroppedAfterTheSoftmax(DroppedBeforeTheSoftmax):
         return self.drop(scores.softmax(-1))
 
 
-@wrong("dropout-unused not-repeatable", "evaluation", open=True)
+@wrong("dropout-lost", "evaluation")
 class RateLostInEvaluation(Fused):
     """One call in evaluation mode, and training never drops again."""
 
@@ -614,7 +614,7 @@ class RateKept(RateLostInEvaluation):
         return self.dropout_p if self.training else 0.0
 
 
-@wrong("dropout-unused not-repeatable", "evaluation", open=True)
+@wrong("dropout-lost", "evaluation")
 class LayerSetToZero(DroppedBeforeTheSoftmax):
     def soften(self, scores):
         if not self.training:
@@ -622,7 +622,7 @@ class LayerSetToZero(DroppedBeforeTheSoftmax):
         return self.drop(scores.softmax(-1))
 
 
-@wrong("dropout-unused not-repeatable", "evaluation", open=True)
+@wrong("dropout-lost", "evaluation")
 class LayerReplaced(DroppedBeforeTheSoftmax):
     def soften(self, scores):
         if not self.training:
@@ -637,7 +637,7 @@ def half(kind):
     return kind(24, 4).half()
 
 
-@wrong("crash nan", "float16", given=half, open=True)
+@wrong("own-dtype", "float16", given=half)
 class FilledBeyondHalf(Fused):
     fill = -1e9
 
@@ -646,12 +646,12 @@ class FilledBeyondHalf(Fused):
         return scores.softmax(-1) @ v
 
 
-@wrong("crash nan", "float16", given=half, open=True)
+@wrong("own-dtype", "float16", given=half)
 class FilledWithTheLeastOfFloat(FilledBeyondHalf):
     fill = torch.finfo(torch.float32).min
 
 
-@wrong("crash nan", "float16", given=half, open=True)
+@wrong("own-dtype", "float16", given=half)
 class MaskOfFloatsAdded(Fused):
     def attend(self, q, k, v):
         hidden = torch.zeros(q.shape[2], q.shape[2]).masked_fill(causal_mask(q.shape[2]), -1e9)
@@ -668,7 +668,7 @@ class FilledWithInfinityInHalf(FilledBeyondHalf):
     fill = -torch.inf
 
 
-@wrong("nan", "gradient", open=True)
+@wrong("nan-gradient", "gradient")
 class NaNGradients(Fused):
     """Rows of padding are set to 0 in the end; their gradients are NaN in every weight."""
 
@@ -683,13 +683,13 @@ class NaNGradients(Fused):
         return self.clean(self.merge(weights @ v), mask[..., None])
 
 
-@wrong("nan", "gradient", open=True)
+@wrong("nan-gradient", "gradient")
 class NaNGradientsWhere(NaNGradients):
     def clean(self, y, mask):
         return torch.where(mask, y, torch.zeros_like(y))
 
 
-@wrong("nan", "gradient", open=True)
+@wrong("nan-gradient", "gradient")
 class NaNGradientsToNumbers(NaNGradients):
     def clean(self, y, mask):
         return y.nan_to_num()
@@ -753,7 +753,7 @@ class HeadsLastStacked(HeadsFirstInABuffer):
         return torch.stack([*self.contexts(x)], dim=2)
 
 
-@wrong("heads-alike no-effect scale", "split", open=True)
+@wrong("heads-alike no-effect scale", "split")
 class HeadsNeverSplit(nn.Module):
     """num_heads only divides: there is one head, as wide as the model."""
 
@@ -770,19 +770,19 @@ class HeadsNeverSplit(nn.Module):
         return self.o(scores.softmax(-1) @ self.v(v))
 
 
-@wrong("heads-alike no-effect scale", "split", open=True)
+@wrong("heads-alike no-effect scale", "split")
 class HeadsNeverSplitOneInput(HeadsNeverSplit):
     def forward(self, x):
         return super().forward(x, x, x)
 
 
-@wrong("heads-alike no-effect scale", "split", open=True)
+@wrong("heads-alike no-effect scale", "split")
 class HeadsNeverSplitCausal(HeadsNeverSplitOneInput):
     def hide(self, scores):
         return scores.masked_fill(causal_mask(scores.shape[-1]), -torch.inf)
 
 
-@right(open=True)
+@right()
 class SmallLayersForAllHeads(nn.Module):
     """By design: one small layer, shared by the heads, each on its slice."""
 
@@ -800,7 +800,7 @@ class SmallLayersForAllHeads(nn.Module):
         return (weights @ v).transpose(1, 2).flatten(2)
 
 
-@right(open=True)
+@right()
 class SmallFusedLayerForAllHeads(SmallLayersForAllHeads):
     def __init__(self, d_model, num_heads):
         super().__init__(d_model, num_heads)
@@ -811,11 +811,11 @@ class SmallFusedLayerForAllHeads(SmallLayersForAllHeads):
         return self.abc(x).chunk(3, -1)
 
 
-@right(open=True)
-class SmallLayersAndALast(SmallLayersForAllHeads):
+@right()
+class SmallLayersAndANorm(SmallLayersForAllHeads):
     def __init__(self, d_model, num_heads):
         super().__init__(d_model, num_heads)
-        self.last = nn.Linear(d_model, d_model)
+        self.last = nn.LayerNorm(d_model)
 
     def forward(self, x):
         return self.last(super().forward(x))
@@ -861,7 +861,7 @@ class KeyBiasAlone(Fused):
         return super().attend(q, k + self.bias, v)
 
 
-@wrong("length crash", "key", open=True)
+@wrong("key-length", "keys")
 class KeysOfTheQueriesLength(nn.Module):
     """Keys and values may be of another length than the queries, and then it fails."""
 
@@ -881,14 +881,14 @@ class KeysOfTheQueriesLength(nn.Module):
         return self.o(context.transpose(1, 2).flatten(2))
 
 
-@wrong("length crash", "key", open=True)
+@wrong("key-length", "keys")
 class ValuesOfTheQueriesLength(KeysOfTheQueriesLength):
     def made(self, q, k, v):
         tokens = q.shape[1], k.shape[1], q.shape[1]
         return map(self.split, (self.q(q), self.k(k), self.v(v)), tokens)
 
 
-@wrong("length crash", "key", open=True)
+@wrong("key-length", "keys")
 class MaskOfTheQueriesLength(KeysOfTheQueriesLength):
     def made(self, q, k, v):
         seen = torch.ones(q.shape[1], q.shape[1], dtype=torch.bool)
@@ -902,7 +902,7 @@ class KeysOfTheirOwnLength(KeysOfTheQueriesLength):
         return (self.split(p, p.shape[1]) for p in (self.q(q), self.k(k), self.v(v)))
 
 
-@right(open=True)
+@right()
 class BiasOfAWindow(Fused):
     """A bias for each pair of a window: only so many tokens, by design."""
 
@@ -920,7 +920,7 @@ class BiasOfAWindow(Fused):
         return self.merge(scores.softmax(-1) @ v)
 
 
-@right(open=True)
+@right()
 class BiasOfDistances(BiasOfAWindow):
     def __init__(self, d_model, num_heads, area=9):
         super().__init__(d_model, num_heads, area)
@@ -931,7 +931,7 @@ class BiasOfDistances(BiasOfAWindow):
         return self.table[self.far].permute(2, 0, 1)
 
 
-@right(open=True)
+@right()
 class BiasOfASmallWindow(BiasOfAWindow):
     def __init__(self, d_model, num_heads):
         super().__init__(d_model, num_heads, area=7)
@@ -940,7 +940,7 @@ class BiasOfASmallWindow(BiasOfAWindow):
 # --- arguments and tables ---------------------------------------------------------------------
 
 
-@refused("position_ids", open=True)
+@refused("position_ids")
 class PositionsNeeded(Fused):
     """None by default, and needed all the same."""
 
@@ -956,13 +956,13 @@ class PositionsNeeded(Fused):
         return super().forward(x + self.places(x, position_ids))
 
 
-@refused("position_ids", open=True)
+@refused("position_ids")
 class PositionsLookedUp(PositionsNeeded):
     def places(self, x, position_ids):
         return self.table.weight[position_ids.long()]
 
 
-@refused("position_ids", open=True)
+@refused("position_ids")
 class PositionsAsAngles(PositionsNeeded):
     def places(self, x, position_ids):
         return (position_ids[..., None] * 0.9 ** torch.arange(x.shape[-1])).sin()
@@ -990,7 +990,7 @@ class RotationsKeptPlain(nn.Module):
         return self.out(F.scaled_dot_product_attention(q, k, self.v(x), is_causal=True))
 
 
-@wrong("not-a-buffer not-registered", "register_buffer", unsaid="nn.Parameter", open=True)
+@wrong("not-a-buffer not-registered", "register_buffer", unsaid="nn.Parameter")
 class CosinesKeptPlain(RotationsKeptPlain):
     def keep(self, cos, sin):
         self.cos, self.sin = cos.repeat(1, 2), sin.repeat(1, 2)
@@ -1001,7 +1001,7 @@ class CosinesKeptPlain(RotationsKeptPlain):
         return x * self.cos[: x.shape[1]] + turned * self.sin[: x.shape[1]]
 
 
-@wrong("not-a-buffer not-registered", "register_buffer", unsaid="nn.Parameter", open=True)
+@wrong("not-a-buffer not-registered", "register_buffer", unsaid="nn.Parameter")
 class PlacesKeptPlain(RotationsKeptPlain):
     def keep(self, cos, sin):
         self.table = torch.cat([cos, sin], -1)

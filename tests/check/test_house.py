@@ -15,7 +15,8 @@ ROOMS = (
     "words findings guard search runs graph stages facts trust acting settle rules report check"
 ).split()
 FAMILIES = (
-    "registry calls modes layout weights roles effect sight trials visible masks scale layers"
+    "registry calls modes layout weights roles effect sight trials visible masks scale layers "
+    "relations"
 ).split()
 FILES = sorted(HOUSE.rglob("*.py"))
 RULE_FILES = [file for file in (HOUSE / "rules").glob("*.py") if file.stem != "registry"]
@@ -118,3 +119,9 @@ def test_few_operations_are_known_by_name():
             if isinstance(node, ast.Compare) and re.search(r"call.*\.name", ast.unparse(node)):
                 words = [n for n in ast.walk(node) if isinstance(n, ast.Constant)]
                 assert not any(isinstance(n.value, str) for n in words), ast.unparse(node)
+
+
+def test_the_page_of_codes_is_that_of_the_rules():
+    from codes import PAGE, page
+
+    assert PAGE.read_text(encoding="utf-8") == page(), "make docs writes it anew"

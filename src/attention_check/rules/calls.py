@@ -14,10 +14,9 @@ from ..search.make import CannotCheck
 from ..search.sizes import find_mask_size, is_mask
 from ..search.ways import NoTensor
 from ..trust import batch_moves, square
-from ..words import listed, told
+from ..words import listed, refuses, told
 from .registry import rule
 
-_REFUSED = AssertionError, ValueError  # what a module says on purpose
 _MERGE_TO_OUTPUT = (
     "Merge the heads to num_heads * head_dim, the width of the layers' output, not to the width "
     "of the input."
@@ -49,6 +48,25 @@ def _narrow(never):
     asked = re.search(r"shape '\[(.*)\]' is invalid for input of size", str(never.error))
     fits = never.error is None or (asked and str(width) in asked[1].split(", "))
     return outs.pop() if fits and len(outs) == 1 else None
+
+
+def refuse_grids(s):
+    """CannotCheck where sentences are mixed, and are not as soon as there is another axis."""
+    if s.way.layout != "batch" or s.several or batch_moves(s) is None:
+        return
+    grid, other = (torch.stack([s.draw(seed) for seed in seeds], 1) for seeds in ((1, 2), (3, 4)))
+    changed = torch.cat([grid[:1], other[1:]])  # (batch, 2, tokens, d_model): the first is kept
+    try:
+        with torch.no_grad():
+            first, again = (s.call(s.unused(), x) for x in (grid, changed))
+    except Exception:
+        return
+    if first.shape == grid.shape and torch.allclose(first[0], again[0]):
+        raise CannotCheck(
+            f"{type(s.original).__name__} keeps sentences apart where there are four axes, such as "
+            f"(batch, rows, columns, width), and mixes them where there are three. Check the "
+            f"attention inside, or wrap it in a module that takes x and makes the grid."
+        )
 
 
 def attention_in_sight(s):
@@ -140,7 +158,7 @@ def length(s):
     others = [n for n in (8, 5, 2, 1) if right != n <= (s.sizes.context or n) and not s.masks]
     tried = ((n, _failure(s, tokens=n)) for n in others)
     for wrong, error in [s.failed["tokens"]] if fixed else tried:
-        if isinstance(error, _REFUSED):
+        if refuses(error):
             notes.append(_refusal(f"{wrong} tokens", error))
         elif fixed and not _triangle(s):
             return Unjudged(f"{wrong} tokens fail, and {right} may be meant ({told(error)})")
@@ -172,7 +190,7 @@ def _after_another(s):
         if _failure(s, tokens=second) or _failure(s, tokens=first, module=module):
             return None  # told above
         error = _failure(s, tokens=second, module=module)
-        if isinstance(error, _REFUSED):
+        if refuses(error):
             return _refusal(f"{second} tokens after {first}", error)
         if error:
             return Finding(

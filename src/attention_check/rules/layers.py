@@ -51,7 +51,7 @@ def _unused(s, name):
     if s.random == "layer" and name not in dict(s.original.named_parameters()):
         return False  # forward made the layer
     if used and (
-        not acting.result_lost(s, name)
+        not (acting.result_lost(s, name) or _unreached(s, name))
         or acting.all_dead(s)
         or acting.without_effect(s, parent(owner))
     ):
@@ -61,6 +61,13 @@ def _unused(s, name):
     if any(within(reached, owner) for reached in _reached(s)) or _chosen_by_input(s, name):
         return False
     return not s.acts(weight)
+
+
+def _unreached(s, name):
+    """Whether no gradient can reach a weight from the output: what it made goes nowhere."""
+    unreached = s.slopes.get(name) is None and s.backward_error is None
+    weight = s.weights[name]
+    return unreached and weight.requires_grad and acting.is_matrix(weight)
 
 
 @fact
@@ -182,13 +189,21 @@ def _as_weight(s, tensor):
     """Whether a plain tensor is trainable, or a computed tensor is multiplied by it."""
     if tensor.requires_grad:
         return True
-    if tensor.dim() < 2 or not tensor.is_floating_point() or is_mask(tensor):
+    if tensor.dim() < 2 or not tensor.is_floating_point() or is_mask(tensor) or _turns(tensor):
         return False
     for at in filter(s.graph.is_projection, range(len(s.graph.calls))):
         sources = (s.graph.origin(kept, at).sources for kept in s.graph.calls[at].inputs)
         if any(kept.tensor is tensor for found in sources for _, kept in found):
             return True
     return False
+
+
+def _turns(tensor):
+    """Whether a square matrix only turns what it multiplies, as no weight does at random."""
+    square = tensor.dim() == 2 and tensor.shape[0] == tensor.shape[1]
+    return square and torch.allclose(
+        tensor @ tensor.mT, torch.eye(len(tensor)).to(tensor), atol=1e-4
+    )
 
 
 def _foreign(s, owned):
@@ -200,7 +215,7 @@ def _foreign(s, owned):
 
 @rule("not-a-buffer")
 def not_a_buffer(s):
-    """The mask is a plain attribute that forward uses, or a parameter.
+    """A mask, or another constant table, is a plain attribute that forward uses, or a parameter.
 
     self.mask = torch.ones(context_length, context_length).triu(1).bool()
     """
@@ -209,17 +224,18 @@ def not_a_buffer(s):
         for name, weight in s.weights.items()
         if weight.requires_grad and is_mask(weight) and _hides(s, name, weight)
     ]
-    masks = trained or _plain_masks(s)
-    if not masks:
+    tables = trained or _plain_tables(s)
+    if not tables:
         return None
     what = "is a plain attribute: to(device) does not move it and state_dict() does not know it."
     if trained:
         what = "is a trainable nn.Parameter: a mask is no weight, and an optimiser would change it."
-    path, mask = masks[0]
-    size, name = mask.shape[-1], path.split(".")[-1]
+    path, table = tables[0]
+    shape, name = tuple(table.shape), path.split(".")[-1]
+    kind = "mask" if is_mask(table) else "table of constants"
     return Finding(
-        f"self.{path}, the ({size}, {size}) mask, {what} Write "
-        f"self.register_buffer('{name}', mask, persistent=False).",
+        f"self.{path}, the {shape} {kind}, {what} Write "
+        f"self.register_buffer('{name}', {kind.partition(' ')[0]}, persistent=False).",
     )
 
 
@@ -229,8 +245,8 @@ def _hides(s, name, weight):
     return s.graph.used(weight) and (far or zero_part(s.slopes.get(name)) is WHOLE)
 
 
-def _plain_masks(s):
-    """(path, mask) of each plain attribute that is a mask from the start, and is read."""
+def _plain_tables(s):
+    """(path, tensor) of the plain attributes that were there from the start and are read."""
     first, things = dict(reachable(s.original)), dict(reachable(s.graph.module))
     parts = [thing for thing in things.values() if isinstance(thing, nn.Module)]
     buffers = {id(buffer) for part in parts for buffer in part.buffers()}  # told with their list
@@ -240,4 +256,6 @@ def _plain_masks(s):
         if isinstance(thing, torch.Tensor) and isinstance(first.get(path), torch.Tensor)
     ]
     plain = [(path, t) for path, t in plain if not t.requires_grad and id(t) not in buffers]
-    return [(path, t) for path, t in plain if is_mask(t) and s.graph.used(t)]
+    plain = [(path, t) for path, t in plain if t.numel() > 1 and s.graph.used(t)]
+    plain = [(path, t) for path, t in plain if not _as_weight(s, t)]
+    return sorted(plain, key=lambda named: not is_mask(named[1]))

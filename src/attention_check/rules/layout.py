@@ -2,7 +2,7 @@
 
 import torch
 
-from ..findings import Finding, Unjudged
+from ..findings import Finding, Note, Unjudged
 from ..trust import heads_apart, merge_cut, split_cut, unseen
 from .registry import rule
 
@@ -54,6 +54,11 @@ def input_cut(s):
         whole = f"a part of the {width} numbers"
         if count == heads:
             whole = f"{each} of the {width} numbers"
+        if count == heads and _one_for_all_heads(s, each):
+            return Note(
+                f"One projection of {each} numbers serves all heads, each on its own slice of a "
+                f"token, so that no head sees the whole token: a variant with fewer weights."
+            )
         return Finding(
             f"Each head sees only {whole} of a token ({part}): the input is cut before "
             f"the projection, so no head can compare one slice with another. Project "
@@ -62,6 +67,12 @@ def input_cut(s):
             "how far two slices of a token act together (0 = not at all)",
         )
     return None
+
+
+def _one_for_all_heads(s, width):
+    """Whether every matrix is as narrow as a head, and there is not one for each head."""
+    shapes = [tuple(w.shape) for w in s.weights.values() if w.dim() == 2]
+    return len(shapes) <= 3 and all(min(shape) == width for shape in shapes)
 
 
 def _second_difference(s, count, strided):

@@ -4,6 +4,7 @@ import re
 
 import torch
 
+from ..facts import fact
 from ..findings import Finding, Note, Unjudged
 from ..search.masks import conventions
 from ..search.names import ENCODER
@@ -43,28 +44,52 @@ def hidden_row(s):
     """
     return [
         Note(
-            f"Where {trial.name} hides all keys of a row, {what}. The softmax of nothing but "
+            f"Where {name} hides all keys of a row, NaN comes out. The softmax of nothing but "
             f"-inf is NaN: if padding can do that in your data, fill such rows with 0.",
         )
-        for trial in trials(s)
-        if trial.accepted and (what := _nan_of_a_row(s, trial))
+        for name, where in _empty_rows(s).items()
+        if where == "output"
     ]
 
 
+@rule("nan-gradient")
+def nan_gradient(s):
+    """A row whose keys are all hidden comes out as numbers, and its gradients are NaN.
+
+    weights = scores.softmax(dim=-1)                # NaN in such a row
+    context = (weights @ values).nan_to_num(0.0)    # too late for the gradients
+    """
+    for name, where in _empty_rows(s).items():
+        if where == "gradient":
+            return Finding(
+                f"Where {name} hides all keys of a row, numbers come out, and the gradient of "
+                f"every weight is NaN: the softmax of nothing but -inf is NaN, and what is put in "
+                f"its place afterwards does not reach back. Fill such rows of the scores with 0 "
+                f"before the softmax."
+            )
+    return None
+
+
+@fact
+def _empty_rows(s):
+    """{mask argument: "output" or "gradient"} where NaN comes out if a row has no key left."""
+    found = {trial.name: _nan_of_a_row(s, trial) for trial in trials(s) if trial.accepted}
+    return {name: where for name, where in found.items() if where}
+
+
 def _nan_of_a_row(s, trial):
-    """Where NaN comes out if all keys of a row are hidden, in words, or None."""
     hidden = torch.zeros_like(trial.accepted.pattern.hidden)
     hidden[0] = True
     try:
         output = s.run(s.x, _like_accepted(s, trial, hidden))
         if output.isnan().any():
-            return "NaN comes out"
+            return "output"
         weights = [w for w in s.weights.values() if w.requires_grad]
         found = torch.autograd.grad(output.sum(), weights, allow_unused=True)
     except Exception:
         return None
     nan = any(g is not None and g.isnan().any() for g in found)
-    return "the gradients are NaN" if nan else None
+    return "gradient" if nan else None
 
 
 def _like_accepted(s, trial, hidden):

@@ -1,9 +1,6 @@
 """The same question twice, and the two modes: random numbers, dropout, what is kept."""
 
-from dataclasses import replace
-
 from ..acting import lifeless
-from ..facts import Facts
 from ..findings import Finding, Note, Unjudged
 from ..graph import outputs
 from ..runs import dropouts, set_dropout
@@ -68,7 +65,7 @@ def dropout_unused(s):
     """
     if s.training_error is not None:
         return Unjudged("forward refuses training mode")
-    loud = Facts(replace(s.subject, quiet=False))
+    loud = s.loud
     unused, still = [], loud.look(loud.x, module=loud.training)
     for number, (path, _) in enumerate(dropouts(s.pristine)):
         module = set_dropout(loud.unused(), 0.0).train()

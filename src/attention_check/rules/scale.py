@@ -135,6 +135,8 @@ def _scaled(s, slope, expected, core):
         times = f"{1 / ratio:.3g} times too small"
     if abs(ratio - 0.5) < 0.005:
         times = "half as large as they should be"
+    if width == s.sizes.d_model and (s.sizes.num_heads or 1) > 1 and core.weights.dim() < 4:
+        times = f"{times}: the heads are never split, and one head takes all {width} numbers"
     return Finding(
         f"{_divisor(s, slope, width)} Your scores are {times}. {advice}",
         torch.tensor([slope, expected]),

@@ -1,7 +1,7 @@
 """The weights: along which axis they sum to one, and whether they do."""
 
-from ..findings import Finding, Note, Unjudged
-from ..graph import DROPOUT, EXP, SOFTMAX
+from ..findings import Finding, Unjudged
+from ..graph import SOFTMAX
 from ..trust import logarithms, off_axis, unseen, unsummed
 from ..words import listed
 from .registry import rule
@@ -53,10 +53,9 @@ def softmax_twice(s):
     weights = scores.softmax(dim=-1)
     weights = self.softmax(weights)
     """
-    notes = []
     for core in s.cores:
         for at in core.path:
-            call, later = s.graph.calls[at], [s.graph.calls[n] for n in core.path if n > at]
+            call = s.graph.calls[at]
             if call.name in SOFTMAX and (first := _softened(s.graph, call.inputs[0], at)):
                 where = f" Look at `{first.line}`." if first.line else ""
                 return Finding(
@@ -66,16 +65,7 @@ def softmax_twice(s):
                     _first(core.weights),
                     "the weights of the first head",
                 )
-            if call.name == DROPOUT and {c.name for c in later} & {*SOFTMAX, EXP}:
-                notes.append(_DROPPED_SCORES)
-    return notes
-
-
-_DROPPED_SCORES = Note(
-    "Dropout acts on the scores, before the softmax: a dropped score becomes 0, "
-    "which is a score like any other. The usual place is on the weights.",
-    code="dropout-on-scores",
-)
+    return None
 
 
 def _softened(graph, kept, before):

@@ -26,6 +26,7 @@ class Subject:
     original: as it was given; pristine: a copy with random weights, which is never called.
     masks: those that each call needs, by name. failed: {"batch" or "tokens": (number, error)} of
     the usual sizes, where only others ran. two_widths: what goes wrong where d_in is not d_out.
+    factory: makes the module with another number of heads, or None.
     fresh: each call needs an uncalled copy, as it keeps something. quiet: no dropout ever drops.
     random: why two calls differ, "dropout" or "layer"; drops: whether dropout does so too.
     """
@@ -40,6 +41,7 @@ class Subject:
     masks: dict = field(default_factory=dict)
     failed: dict = field(default_factory=dict)
     two_widths: str = ""
+    factory: object = None
     fresh: bool = False
     quiet: bool = False
     random: str = ""
@@ -135,8 +137,10 @@ def _at_other_sizes(never, candidates):
     """Nothing worked: does the longest input, or another batch? The Subject, or None."""
     sizes, context = never.subject.sizes, never.subject.sizes.context
     taken = {sizes.d_model, sizes.num_heads, sizes.d_model // (sizes.num_heads or 1)}
-    lengths = [context, *(n for n in (8, 16, 10) if n not in taken and n <= (context or 99))]
-    tries = [("tokens", n) for n in lengths if n] + [("batch", n) for n in (1, 2, 4, 8)]
+    named = [int(n) for n in re.findall(r"\((\d+)\)", str(never.error))]  # of a fixed length
+    usual = (n for n in (8, 16, 10) if n not in taken)
+    lengths = [n for n in (context, *usual, *named) if n and 1 < n <= (context or 99)]
+    tries = [("tokens", n) for n in lengths] + [("batch", n) for n in (1, 2, 4, 8)]
     module = never.subject.original
     for (what, size), way, width in itertools.product(tries, ways(module), candidates):
         other = replace(sizes, d_model=width, **{what: size})
@@ -153,8 +157,10 @@ def _at_other_sizes(never, candidates):
     return None
 
 
+_IMAGES = "four axes, as of images with channels first, not (batch, tokens, d_model)"
 _WANTS = {  # what the error says -> what the module wants
-    r"expected 4, got 3|4D \(batched\)": "four axes, as of images, not (batch, tokens, d_model)",
+    r"expected 4, got 3|[Ee]xpected 4D|4D \(batched\)": _IMAGES,
+    r"number of channels|to have \d+ channels": _IMAGES,
     r"indices[^$]*(Long|Int)": "token numbers, not vectors",
     r"forward\(\) missing .*required": "more arguments",
 }
@@ -168,6 +174,9 @@ def _refused(never, given):
     guessed = way.guessed
     if "NoneType" in text or "mat1 and mat2" in text:
         guessed += way.optional
+    if "NoneType" in text:
+        left = [p.name for p in arguments(module.forward) if p.default is None]
+        guessed += tuple(name for name in left if name not in (*way.masks, *guessed))
     wanted = [words for said, words in _WANTS.items() if re.search(said, text)]
     why, inside = "", "Check the attention inside, or wrap it in a module that takes x."
     if given and own and given not in own:

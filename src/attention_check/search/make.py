@@ -39,6 +39,13 @@ def build(thing, d_model, num_heads):
     return getattr(module, "_orig_mod", module), width, heads
 
 
+def of_heads(thing, d_model):
+    """A function of the number of heads that makes the module anew; None where it is made."""
+    if isinstance(thing, nn.Module):
+        return None
+    return lambda heads: build(thing, d_model, heads)[0]
+
+
 def build_class(kind, d_model, num_heads, d_in=None):
     """Make a module of a class whose arguments go by the usual names.
 

@@ -39,15 +39,15 @@ class Way:
     passed_over: tuple = ()  # a context's masks, of which the check gives none of its own
     optional: tuple = ()  # a context that is not given
     layout: str = "batch"  # or "tokens first", or "one sentence", (tokens, d_model)
-    other: tuple = ()  # (number, tensor): the one of `names` that gets another tensor
+    others: tuple = ()  # (number, tensor), …: those of `names` that get another tensor
     narrow: tuple = ()  # (number, width): the one of them that has a width of its own
 
     def __call__(self, module, x, masks=None):
         """Return the output (batch, tokens, width) for x (batch, tokens, d_model)."""
         given = self._laid_out(x)
         inputs = [given] * (self.inputs + len(self.keywords))
-        if self.other:
-            inputs[self.other[0]] = self._laid_out(self.other[1])
+        for number, tensor in self.others:
+            inputs[number] = self._laid_out(tensor)
         if self.narrow:
             number, width = self.narrow
             times = -(-width // x.shape[-1])
@@ -73,6 +73,14 @@ class Way:
         """The arguments for which the check has but a guess."""
         known = self.roles or (len(self.names) == 2 and context_number(self.names) is not None)
         return self.turns + (() if known else self.names[1:])
+
+    @property
+    def of_the_keys(self):
+        """The numbers of the inputs that give keys and values, where queries come from another."""
+        if self.roles:
+            return [self.roles["k"], self.roles["v"]]
+        at = context_number(self.names) if len(self.names) == 2 else None
+        return [] if at is None else [at]
 
     @property
     def roles(self):
