@@ -14,7 +14,13 @@ NAMES = [
     "06_word_order",
 ]
 PATHS = [ROOT / "notebooks" / f"{name}.ipynb" for name in NAMES]
-EVERY = [*PATHS, *sorted((ROOT / "notebooks").glob("further/*.ipynb"))]
+FURTHER = sorted((ROOT / "notebooks" / "further").glob("*.ipynb"))
+ALL = PATHS + FURTHER
+
+
+def number(path):
+    """Return what exercises call the notebook: its number, or its name in further/."""
+    return path.stem if path in FURTHER else int(path.stem[:2])
 
 
 def read(path):

@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 
 from notebooks import FOLDED
 
-NAMES = [p.relative_to(books.ROOT / "notebooks").with_suffix("").as_posix() for p in books.EVERY]
+NAMES = [p.relative_to(books.ROOT / "notebooks").with_suffix("").as_posix() for p in books.ALL]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ WORKFLOW = yaml.safe_load(
     (books.ROOT / ".github/workflows/publish.yml").read_text(encoding="utf-8")
 )
 JOB = WORKFLOW["jobs"]["colab"]
-FILES = {path.relative_to(books.ROOT / "notebooks").as_posix() for path in books.EVERY}
+FILES = {path.relative_to(books.ROOT / "notebooks").as_posix() for path in books.ALL}
 
 
 def git(folder, *words):
@@ -158,7 +158,7 @@ def test_it_runs_for_the_default_branch_alone_and_may_do_no_more_than_it_must():
 
 def test_no_file_of_the_course_holds_an_address_of_its_own():
     """What follows from where the course is published stands on the branch colab alone."""
-    files = [books.ROOT / "README.md", books.ROOT / "pyproject.toml", *books.EVERY]
+    files = [books.ROOT / "README.md", books.ROOT / "pyproject.toml", *books.ALL]
     for file in files:
         text = file.read_text(encoding="utf-8")
         assert not re.search(r"colab\.research\.google\.com/github|mybinder\.org/v2", text), file

@@ -1,7 +1,4 @@
-"""Every test here that asks for `path` or `book` runs once for each notebook.
-
-One that asks for `core` runs for the six alone, without those of notebooks/further.
-"""
+"""Every test here that asks for `path` or `book` runs once for each notebook."""
 
 import books
 import pytest
@@ -9,15 +6,10 @@ import pytest
 
 def pytest_generate_tests(metafunc):
     if "path" in metafunc.fixturenames:
-        paths = books.PATHS if "core" in metafunc.fixturenames else books.EVERY
-        metafunc.parametrize("path", paths, ids=[path.stem for path in paths])
+        ids = [str(path.relative_to(books.ROOT / "notebooks")) for path in books.ALL]
+        metafunc.parametrize("path", books.ALL, ids=ids)
 
 
 @pytest.fixture
 def book(path):
     return books.read(path)
-
-
-@pytest.fixture
-def core(book):
-    return book

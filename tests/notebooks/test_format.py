@@ -9,8 +9,8 @@ KNOWN_TAGS = {"nbval-ignore-output", "progress", "exercise", "optional"}
 
 
 def test_the_six_notebooks_are_there():
-    assert sorted(books.PATHS[0].parent.glob("*.ipynb")) == books.PATHS
-    assert paths() == books.EVERY  # what `make notebooks` stores
+    assert sorted(books.PATHS[0].parent.glob("**/*.ipynb")) == sorted(books.ALL)
+    assert paths() == books.ALL  # what `make notebooks` stores
 
 
 def test_valid_format_and_fixed_metadata(book):

@@ -27,16 +27,17 @@ def export():
     return lambda book: exporter.from_notebook_node(book)[0]
 
 
-def test_a_stored_explorer_is_a_picture(core, path, export):
-    name = EXPLORERS[books.NAMES.index(path.stem)]
+@pytest.mark.parametrize(("core", "name"), list(zip(books.PATHS, EXPLORERS, strict=True)))
+def test_a_stored_explorer_is_a_picture(core, name, export):
+    book = books.read(core)
     shown = [
         output.data
-        for cell in books.code_cells(core)
+        for cell in books.code_cells(book)
         for output in cell.outputs
         if output.get("data", {}).get("text/plain", "").startswith(f"explore_{name}: ")
     ]
     assert len(shown) == 1
-    html = export(core)
+    html = export(book)
     assert as_stored(shown[0]["image/png"]) in pictures(html)
     assert "widget-view" not in html
 

@@ -37,8 +37,8 @@ def test_the_set_up_cell_is_short_and_neither_clones_nor_installs():
     assert not re.search(r"subprocess|os\.system|pip|git|^[!%]", SET_UP, re.MULTILINE)
 
 
-def test_header_and_footer(path, core):
-    book, number = core, int(path.stem[:2])
+def test_header_and_footer(path, book):
+    number = int(path.stem[:2])
     header, footer = book.cells[0].source, book.cells[-1].source
     assert header.startswith(f"# {number}. ")
     assert "After this notebook you can" in header
@@ -56,8 +56,8 @@ def test_cells_are_short(book):
     assert sum(count <= USUAL for count in counts) >= 0.9 * len(counts)
 
 
-def test_the_core_comes_before_further(core):
-    headings = [h for text in prose(core) for h in re.findall(r"^## (.+)$", text, re.MULTILINE)]
+def test_the_core_comes_before_further(book):
+    headings = [h for text in prose(book) for h in re.findall(r"^## (.+)$", text, re.MULTILINE)]
     further = [h.startswith("Further") for h in headings[:-1] if h != "Your exercises"]
     assert any(further)
     assert further == sorted(further)
