@@ -8,6 +8,7 @@ import functools
 import inspect
 import itertools
 import logging
+import os
 import platform
 import subprocess
 import sys
@@ -331,7 +332,11 @@ def peak_memory(batch, tokens, d_model, num_heads, need_weights):
         raise ValueError("The peak memory of a process can be read on Linux and macOS only.")
     arguments = (batch, tokens, d_model, num_heads, need_weights)
     program = _MEMORY_PROGRAM.format(arguments=arguments)
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }  # the package need not be installed
+    run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
     if run.returncode:
         raise ValueError(f"The run with {arguments} failed: {run.stderr.strip()}")
     return int(run.stdout)
