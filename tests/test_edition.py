@@ -12,6 +12,13 @@ from notebooks import FOLDED
 
 NAMES = [p.relative_to(books.ROOT / "notebooks").with_suffix("").as_posix() for p in books.ALL]
 
+WITHOUT_PACKAGE = """
+import importlib.util, sys
+sys.meta_path = [finder for finder in sys.meta_path if "__editable__" not in str(finder)]
+sys.path = [folder for folder in sys.path if not folder.endswith("src")]
+assert importlib.util.find_spec("attention_course") is None
+"""
+
 
 @pytest.fixture(scope="module")
 def edition(tmp_path_factory):
@@ -40,7 +47,7 @@ def test_one_file_without_outputs(edition, name):
 def test_alone_in_an_empty_folder_it_gives_the_stored_outputs(edition, tmp_path, name):
     book = books.read(edition / f"{name}.ipynb")
     where = nbformat.v4.new_code_cell("import attention_course; print(attention_course.__path__)")
-    book.cells.append(where)
+    book.cells = [nbformat.v4.new_code_cell(WITHOUT_PACKAGE), *book.cells, where]
     NotebookClient(
         book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()

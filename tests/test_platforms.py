@@ -99,8 +99,10 @@ def test_binder_has_the_tested_torch_and_a_python_of_the_package():
     file = books.ROOT / "binder/environment.yml"
     wanted = yaml.safe_load(file.read_text(encoding="utf-8"))["dependencies"]
     versions = dict(line.split("=") for line in wanted if "=" in line)
-    assert versions["pytorch-cpu"] == pins()["torch"]
     assert versions["python"] in SpecifierSet(PROJECT["project"]["requires-python"])
+    if not pins():
+        pytest.skip("the pins are taken out, as the workflow `newest` does")
+    assert versions["pytorch-cpu"] == pins()["torch"]
 
 
 @pytest.mark.parametrize("broken", ["pip", "jupyter", ""])

@@ -393,6 +393,16 @@ def test_memory_of_an_impossible_size():
         peak_memory(1, 4, 6, 4, need_weights=True)
 
 
+def test_the_fresh_process_looks_where_this_one_found_the_package(monkeypatch, tmp_path):
+    """In a notebook that brings the package along, nobody else knows the folder."""
+    (tmp_path / "attention_course").mkdir()
+    file = tmp_path / "attention_course" / "__init__.py"
+    file.write_text("raise SystemExit('found here')", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ValueError, match="failed: found here"):
+        peak_memory(1, 16, 6, 2, need_weights=True)
+
+
 @pytest.mark.parametrize(("module", "warns"), [("torch.utils.benchmark", 1), (timing.__name__, 0)])
 def test_nothing_is_said_of_a_device_that_is_not_there(tmp_path, module, warns):
     code = f"""

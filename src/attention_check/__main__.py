@@ -1,4 +1,4 @@
-"""`attention-check path/to/file.py:NAME --num-heads 4`, or `python -m attention_check ...`."""
+"""`attention-check path/to/file.py:NAME`, or `python -m attention_check path/to/file.py:NAME`."""
 
 import argparse
 import importlib.util
