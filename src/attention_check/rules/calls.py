@@ -240,11 +240,17 @@ def nan(s):
     if not bad.any():
         return None
     rows, last = bad.any(dim=0).nonzero().flatten().tolist(), s.sizes.tokens - 1
-    which = f"Rows {listed(rows)} are" if len(rows) > 1 else f"Row {rows[0]} is"
-    which = f"Row {last}, the last, is" if rows == [last] else which
+    which = f"Rows {listed(rows)} are NaN or infinite." if len(rows) > 1 else "Row 0 is NaN:"
+    which = f"Row {last}, the last, is NaN:" if rows == [last] else which
     why = next(words for true, words in _causes_of_nan(s, rows, last) if true)
     shows = "NaN by sentence (row) and token (column)"
-    return Finding(f"{which} NaN or infinite. {why}", bad.float().cpu(), shows)
+    return Finding(f"{which} {why}", bad.float().cpu(), shows)
+
+
+_OVER_HEADS = (
+    "The softmax runs over an axis on which a hidden pair is hidden throughout, heads or batch: "
+    "use dim=-1."
+)
 
 
 def _causes_of_nan(s, rows, last):
@@ -257,9 +263,9 @@ def _causes_of_nan(s, rows, last):
         (no_key, "The mask hides every pair, so no token has a key left."),
         (largest, "Some scores are +inf, and inf / inf is NaN. A mask must fill with -inf."),
         (any(late), "Weights are set to infinity after the softmax. Fill the scores with -inf."),
-        (rows == [0], "Token 0 is hidden from itself. Hide above the diagonal only: triu(1)."),
-        (rows == [last], "No key is left for it. Hide where j > i, not where j <= i."),
-        (rows == [*range(last)], "The softmax runs over heads or batch, not keys: use dim=-1."),
+        (rows == [0], "token 0 is hidden from itself. Hide above the diagonal only: triu(1)."),
+        (rows == [last], "the mask hides the past. Hide where j > i, not where j <= i."),
+        (rows == [*range(last)], _OVER_HEADS),
         (len(rows) > last, "0 * -inf and 0 / 0 are NaN. Hide with masked_fill, not by a product."),
         (True, "For these tokens every key is hidden."),
     ]

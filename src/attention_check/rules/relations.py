@@ -12,39 +12,36 @@ from ..runs import set_dropout
 from ..search.prepare import prepare
 from ..stages import cores
 from ..trust import disturbed
-from ..words import listed, refuses, told
+from ..words import refuses, told
 from .registry import rule
-from .visible import mask_kind
+from .visible import mask_kind, training_pairs
 
 LONGEST = 70  # tokens that a module is tried with, to pass any window or chunk that it names
 DRAWS = 8  # runs in training mode, each with another dropout
 
 
-@rule(
-    "beginning-changes",
-    unless={"future-visible", "mask-off-by-one", "past-hidden", "length", "scale"},
-)
+@rule("beginning-changes")
 def beginning_changes(s):
-    """The beginning of a longer sentence gets other rows than the same tokens alone.
+    """In a longer sentence the beginning changes with the end, though in a short one it does not.
 
     chunks = scores.unflatten(-2, (-1, self.chunk))    # the mask begins anew in each
     """
     if mask_kind(s) != "causal" or s.masks or s.fresh or s.several or disturbed(s):
         return None
     for tokens in _lengths(s):
-        x = s.draw(6, tokens=tokens)
-        try:
-            rows = s.look(x)[:, : s.sizes.tokens]
-        except Exception:
-            continue  # a length that it does not take
-        moved = s.differs(rows, s.look(x[:, : s.sizes.tokens]))[1].any(dim=0)
-        if moved.any():
-            return Finding(
-                f"Of a sentence of {tokens} tokens the first {s.sizes.tokens} get other rows than "
-                f"alone (rows {listed(moved.nonzero().flatten().tolist())}), though none of them "
-                f"should see a later token: what it does depends on the number of tokens. Hide "
-                f"by position: column > row, in each chunk or window too."
-            )
+        x, other = s.draw(6, tokens=tokens), s.draw(7, tokens=tokens)
+        for cut in (1, tokens // 2, tokens - 1):
+            changed = torch.cat([x[:, :cut], other[:, cut:]], dim=1)
+            try:
+                rows = s.differs(s.look(changed), s.look(x))[1].any(dim=0)[:cut]
+            except Exception:
+                break  # a length that it does not take
+            if rows.any():
+                return Finding(
+                    f"In a sentence of {tokens} tokens position {rows.nonzero()[0].item()} changes "
+                    f"with the tokens from {cut} on; in one of {s.sizes.tokens} no position sees a "
+                    f"later one. Hide by position, column > row, in each chunk or window too."
+                )
     return None
 
 
@@ -61,14 +58,14 @@ def _lengths(s):
     return sorted(n for n in wanted if s.sizes.tokens < n <= most)
 
 
-@rule("modes-differ", unless={"crash", "not-repeatable", "dropout-in-eval", "future-visible"})
+@rule("modes-differ", unless={"crash", "not-repeatable", "dropout-in-eval"})
 def modes_differ(s):
     """In training mode without dropout it computes something else than in evaluation mode.
 
     if self.training:
         queries, keys = F.normalize(queries, dim=-1), F.normalize(keys, dim=-1)
     """
-    if s.random or s.fresh or not s.trains_alike:
+    if s.random or s.fresh or not s.trains_alike or _seen_otherwise(s):
         return None
     graph = Facts(replace(s.subject, quiet=True)).capture(s.x, module=s.training)
     pairs = list(zip(s.cores, cores(graph), strict=False))
@@ -79,6 +76,12 @@ def modes_differ(s):
         "in one is not what runs in the other. Do the same in both; dropout alone asks for the "
         "mode."
     )
+
+
+def _seen_otherwise(s):
+    """Whether other pairs are seen in training mode, which is told of the mask."""
+    pairs = training_pairs(s)
+    return pairs is not None and not pairs.equal(s.influence > 0)
 
 
 def _other_weights(core, trained):

@@ -89,7 +89,7 @@ def future_hidden(s):
     """
     if s.causal is not False:
         return None
-    trained = _training_pairs(s)
+    trained = training_pairs(s)
     for position, pairs in (("Position", visible_pairs(s)), ("In training mode position", trained)):
         if _kind(pairs) in ("causal", "band", "some"):
             i, j = (~pairs).nonzero()[0].tolist()
@@ -177,7 +177,7 @@ def _ahead(core):
 
 
 @fact
-def _training_pairs(s):
+def training_pairs(s):
     """(tokens, tokens) Boolean: the pairs seen in training mode; None where it is no other."""
     if s.random or s.fresh or not s.trains_alike or disturbed(s):
         return None
@@ -191,7 +191,7 @@ def _training_pairs(s):
 
 def _in_one_mode(s):
     """The future is seen in training or in evaluation mode alone."""
-    trained, seen = _training_pairs(s), visible_pairs(s)
+    trained, seen = training_pairs(s), visible_pairs(s)
     if trained is None or trained.triu(1).any() == seen.triu(1).any():
         return None
     mode, other, why = "evaluation", "training", "apply it without asking for self.training"
