@@ -98,8 +98,8 @@ def projections(s):
     names = {id(w): name for name, w in s.weights.items() if is_matrix(w) and w.requires_grad}
     found = {}
     for core in s.cores:
-        for letter, operand in zip("qkv", core.operands, strict=True):
-            for at in s.graph.projections(*operand):
+        for letter, _, _, operand in core.roles:
+            for at in s.graph.back(*operand)[2]:
                 read = [s.graph.origin(kept, at) for kept in s.graph.calls[at].inputs]
                 for made, kept in (source for origin in read for source in origin.sources):
                     if made is None and id(kept.tensor) in names:

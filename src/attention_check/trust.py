@@ -5,187 +5,152 @@ word what is found here; others ask it to know what they may believe.
 """
 
 import torch
+import torch.nn.functional as F
 
 from .facts import fact
+from .findings import Unjudged
 from .graph import LOGARITHM
-
-# --- weights and their sums -----------------------------------------------------------------
 
 
 @fact
 def square(s, capture=0):
     """The cores of a capture whose weights are (…, tokens, tokens), or (…, heads, heads)."""
-    heads = heads_apart(s) is not None  # by mistake
+    by_mistake, tokens = heads_apart(s) is not None, s.sizes.tokens
     shapes = [(core, core.weights.shape[-2:]) for core in s.both_cores[capture]]
-    return [
-        core
-        for core, (rows, columns) in shapes
-        if rows == columns and (heads or rows == s.sizes.tokens)
-    ]
+    return [core for core, (n, m) in shapes if n == m and (by_mistake or n == tokens)]
 
 
 @fact
 def unseen(s):
-    """Why the weights cannot be judged, in words; "" where they can."""
+    """The Unjudged where the weights cannot be judged; or None."""
     if square(s) or heads_apart(s):
-        return ""
-    doubt = ""
-    if s.constant > 1e-4:
-        doubt = ", and equal tokens give outputs that differ (positions do that too)"
+        return None
     missing = "weights are (tokens, tokens)" if s.cores else "softmax is in sight"
-    return f"no {missing}{doubt}"
+    if s.constant > 1e-4:
+        missing += ", and equal tokens give outputs that differ (positions do that too)"
+    return Unjudged(f"no {missing}")
 
 
-def sums_to_one(weights, axis):
-    """Whether the numbers along an axis add up to one, or to zero in empty rows."""
-    sums = weights.sum(dim=axis)
+def sums_to_one(weights, axes):
+    """Whether the numbers along some axes add up to one, or to zero in empty rows."""
+    sums = weights.sum(dim=axes)
     return bool(((sums - 1).abs().lt(1e-3) | sums.eq(0)).all()) and bool((sums != 0).any())
 
 
+@fact
 def wrong_axis(s, core):
     """The axis over which a core's softmax runs, in words, or None where it is the keys'."""
-    weights = core.normalised if core.normalised is not None else core.weights
+    weights, sizes = core.soft, s.sizes
     if sums_to_one(weights, -1) or core.softmaxes > 1:
         return None
-    if sums_to_one(weights.flatten(-2), -1):
-        return "queries and keys together"
-    if abs(weights.sum().item() - 1) < 1e-3:
-        return "batch, heads, queries and keys together"
-    for axis in range(weights.dim() - 1):
-        if sums_to_one(weights, axis) and weights.shape[axis] > 1:
-            return _axis_name(s, weights, axis)
-    return None
-
-
-def _axis_name(s, weights, axis):
-    if axis == weights.dim() - 2:
-        return "queries"
-    size, batch = weights.shape[axis], s.sizes.batch
-    if size == batch:
-        return "batch"
-    if size == s.sizes.num_heads or weights.dim() == 4:
-        return "heads"
-    return "batch or heads"
+    names = {sizes.num_heads: "heads", sizes.batch: "batch"}
+    *outer, rows = range(weights.dim() - 1)
+    one = "heads" if len(outer) > 1 else "batch or heads"
+    tried = [
+        ((-2, -1), "queries and keys together"),
+        (tuple(range(weights.dim())), "batch, heads, queries and keys together"),
+        *((axis, names.get(weights.shape[axis], one)) for axis in outer if weights.shape[axis] > 1),
+        (rows, "queries"),
+    ]
+    return next((words for axes, words in tried if sums_to_one(weights, axes)), None)
 
 
 @fact
 def off_axis(s):
     """(core, axis in words) where a softmax runs over another axis than the keys'; or None."""
-    for core in square(s):
-        if core.fused is None and (axis := wrong_axis(s, core)):
-            return core, axis
-    return None
-
-
-def changed_after(core):
-    """Whether the weights are changed between the softmax and the values."""
-    return core.normalised is not None and not torch.allclose(
-        core.weights, core.normalised, atol=1e-5
-    )
+    found = ((core, wrong_axis(s, core)) for core in square(s) if core.fused is None)
+    return next(((core, axis) for core, axis in found if axis), None)
 
 
 @fact
 def unsummed(s):
     """[(core, why)] whose weights do not add up to one where they meet the values.
 
-    why: "negative", "changed" after the softmax, "raw" scores, "several" softmaxes, or "unseen".
+    why: "logarithms" or else "negative", "changed" after the softmax, "raw" scores, "several"
+    softmaxes, or "unseen".
     """
-    found = []
-    for core in square(s):
-        if core.fused is not None:
-            continue
-        if _negative(s, core):
-            found.append((core, "negative"))
-        elif sums_to_one(core.weights, -1) or (wrong_axis(s, core) and not changed_after(core)):
-            continue
-        elif core.softmaxes > 1:
-            found.append((core, "several"))
-        elif changed_after(core):
-            found.append((core, "changed"))
-        else:
-            raw = core.scores is not None and core.scores.equal(core.weights)
-            found.append((core, "raw" if raw else "unseen"))
-    return found
+    found = [(core, _made(s, core)) for core in square(s) if core.fused is None]
+    return [(core, why) for core, why in found if why]
 
 
-def _negative(s, core):
-    """Whether weights are below zero, as something else than a softmax made them."""
-    if (core.weights >= 0).all() or core.softmaxes > 1:
-        return False
-    unlike = core.softmaxes == 0 and core.normalised is None
-    made = core.scores is None or sums_to_one(core.weights, -1)
-    return logarithms(s, core) or (unlike and made)
-
-
-def logarithms(s, core):
-    """Whether log_softmax makes the weights."""
-    return any(s.graph.calls[at].name == LOGARITHM for at in core.path)
+def _made(s, core):
+    """What made the weights instead of one softmax over the keys, in a word; "" for that one."""
+    several, scores = core.softmaxes > 1, core.scores
+    below = (core.weights < 0).any() and not several
+    none = core.softmaxes == 0 and core.normalised is None and scores is None
+    causes = {
+        "logarithms": below and any(s.graph.calls[at].name == LOGARITHM for at in core.path),
+        "negative": below and none,
+        "": sums_to_one(core.weights, -1) or (wrong_axis(s, core) and not core.changed),
+        "several": several,
+        "changed": core.changed,
+        "raw": scores is not None and scores.equal(core.weights),
+        "unseen": True,
+    }
+    return next(why for why, true in causes.items() if true)
 
 
 # --- split and merged -----------------------------------------------------------------------
 
 
 @fact
-def split_cut(s):
-    """(core, "queries", "keys" or "values") whose rows hold several tokens' numbers; or None."""
+def _rearranged(s):
+    """[(core, role, numbers, [what they are made of])]: split into heads, or merged ("context").
+
+    numbers: (…, tokens, width), made by changes of layout alone.
+    """
+    found = []
     for core in s.cores:
-        for name, operand in zip(("queries", "keys", "values"), core.operands, strict=True):
-            if _mixed(s, getattr(core, name), operand):
-                return core, name
-    return None
-
-
-def _mixed(s, numbers, operand):
-    if numbers.shape[-2] != s.sizes.tokens:
-        return False
-    origin = s.graph.origin(*operand)
-    if not origin.factor or not s.graph.pure(origin) or one_row(numbers):
-        return False
-    part = numbers.movedim(-2, 0) / origin.factor
-    return _moved(share_of_tokens(part, [kept.value for _, kept in origin.sources], s.sizes))
-
-
-def one_row(numbers):
-    """Whether all rows of (…, tokens, width) are the same."""
-    return bool((numbers == numbers[..., :1, :]).all())
+        for _, role, numbers, operand in core.roles:
+            origin = s.graph.origin(*operand)
+            wholes = [kept.value for _, kept in origin.sources]
+            found += [(core, role, numbers / origin.factor, wholes)] * s.graph.pure(origin)
+        kept, context = core.context
+        found.append((core, "context", context, [s.graph.moved(kept, core.at).value]))
+    return found
 
 
 @fact
+def _misread(s):
+    """{"split", "merged" or "copied": (the first core, role or "context") of which that is true}.
+
+    Split or merged: a row holds the numbers of several tokens; copied: one's row stands for all.
+    """
+    found = {}
+    for core, role, part, wholes in _rearranged(s):
+        rows, read = part.movedim(-2, 0), [token_axes(whole, s.sizes) for whole in wholes]
+        alike, made = (rows == rows[:1]).all(), [t for ways in read for t in ways]
+        if len(rows) != s.sizes.tokens:
+            continue
+        if not alike and _misplaced(rows, read):
+            found.setdefault("merged" if role == "context" else "split", (core, role))
+        if alike and made and role != "context" and all((t != t[:1]).any() for t in made):
+            found.setdefault("copied", (core, role))
+    return found
+
+
+def split_cut(s):
+    """(core, "queries", "keys" or "values") whose rows hold several tokens' numbers; or None."""
+    return _misread(s).get("split")
+
+
 def merge_cut(s):
     """Whether a merged row holds the numbers of several tokens."""
-    for core in s.cores:
-        kept, context = core.context
-        merged = s.graph.last_moved(kept, core.at)
-        if merged is None or context.shape[-2] != s.sizes.tokens:
-            continue
-        if _moved(share_of_tokens(context.movedim(-2, 0), [merged.value], s.sizes)):
-            return True
-    return False
+    return "merged" in _misread(s)
 
 
-def _moved(shares):
-    """Whether the numbers are all there, and not at their own places."""
-    return shares is not None and shares[0] < 0.9 and shares[1] > 0.95
+def one_for_all(s):
+    """The role ("queries", say) in which one token's row stands for all tokens'; or None."""
+    return _misread(s).get("copied", (None, None))[1]
 
 
 @fact
 def mixes_batch(s):
     """Whether a split or merge by view mixes sentences, not tokens alone."""
-    if not (split_cut(s) or merge_cut(s)):
-        return False
-    for core in s.cores:
-        kept, context = core.context
-        merged = s.graph.last_moved(kept, core.at)
-        pairs = [(context, merged.value)] if merged is not None else []
-        for name, operand in zip(("queries", "keys", "values"), core.operands, strict=True):
-            origin = s.graph.origin(*operand)
-            if len(origin.sources) == 1 and s.graph.pure(origin):
-                pairs.append((getattr(core, name) / origin.factor, origin.sources[0][1].value))
-        for part, whole in pairs:
-            parts, wholes = (_batch_first(t, s.sizes) for t in (part, whole))
-            if parts is not None and wholes is not None and _moved(share_found(parts, wholes)):
-                return True
-    return False
+    pairs = [(part, *wholes) for _, _, part, wholes in _rearranged(s) if len(wholes) == 1]
+    pairs = pairs if split_cut(s) or merge_cut(s) else []
+    read = [[_batch_axes(t, s.sizes.batch) for t in pair] for pair in pairs]
+    return any(_misplaced(part, [whole]) for parts, whole in read for part in parts)
 
 
 @fact
@@ -194,11 +159,9 @@ def batch_moves(s):
 
     Also None where the layout or the softmax is the cause, which has a name of its own.
     """
-    if s.sizes.batch == 1:
-        return None
-    moved = torch.zeros(s.sizes.batch, s.sizes.batch)
-    other = 1.5 * s.draw(2)
-    for item in range(s.sizes.batch):
+    batch, other = s.sizes.batch, 1.5 * s.draw(2)
+    moved = torch.zeros(batch, batch)
+    for item in range(batch) if batch > 1 else ():
         changed = s.x.clone()
         changed[item] = other[item]
         moved[:, item] = s.differs(s.look(changed), s.base)[1].any(dim=1).float().cpu()
@@ -211,15 +174,11 @@ def batch_moves(s):
 @fact
 def heads_apart(s):
     """The shape of weights between the heads of one token, where no token sees another; or None."""
-    tokens = s.sizes.tokens
-    if tokens < 2 or (s.influence > 0).fill_diagonal_(False).any():
+    if s.sizes.tokens < 2 or (s.influence > 0).fill_diagonal_(False).any():
         return None
-    mixed = batch_moves(s) is not None
-    for core in s.cores:
-        rows, columns = core.weights.shape[-2:]
-        if columns != tokens and not (mixed and columns == s.sizes.batch):
-            return rows, columns
-    return None
+    sizes = [s.sizes.tokens] + [s.sizes.batch] * (batch_moves(s) is not None)
+    shapes = [tuple(core.weights.shape[-2:]) for core in s.cores]
+    return next((shape for shape in shapes if shape[1] not in sizes), None)
 
 
 @fact
@@ -229,31 +188,14 @@ def sees_others(s):
 
 
 @fact
-def one_for_all(s):
-    """The letter ("q", "k" or "v") of which one token's row stands for all tokens'; or None."""
-    for core in s.cores if s.sizes.tokens > 1 else ():
-        for letter, operand in zip("qkv", core.operands, strict=True):
-            rows = {"q": core.queries, "k": core.keys, "v": core.values}[letter]
-            if rows.shape[-2] != s.sizes.tokens or not one_row(rows):
-                continue
-            origin = s.graph.origin(*operand)
-            made = [t for _, k in origin.sources for t in token_axes(k.value, s.sizes)]
-            if s.graph.pure(origin) and made and all((t != t[:1]).any() for t in made):
-                return letter
-    return None
-
-
-@fact
 def disturbed(s):
     """Whether a number may stand at another token than its own: who sees whom is not told then."""
     return bool(
-        split_cut(s)
-        or merge_cut(s)
+        _misread(s)
         or off_axis(s)
-        or any(why in ("negative", "changed", "raw") for _, why in unsummed(s))
+        or any(why in ("logarithms", "negative", "changed", "raw") for _, why in unsummed(s))
         or heads_apart(s)
         or batch_moves(s) is not None
-        or one_for_all(s)
     )
 
 
@@ -267,51 +209,37 @@ def absent(s):
 
 def token_axes(value, sizes):
     """The numbers with the tokens' axis first, in each way that the sizes allow."""
-    batch, tokens = sizes.batch, sizes.tokens
-    found = []
-    if value.dim() and value.shape[0] == batch * tokens and batch > 1:
-        found.append(value.unflatten(0, (batch, tokens)).movedim(1, 0))
-        found.append(value.unflatten(0, (tokens, batch)))
-    found += [value.movedim(axis, 0) for axis in range(value.dim()) if value.shape[axis] == tokens]
-    return found
+    batch, tokens, found = sizes.batch, sizes.tokens, []
+    if batch > 1 and value.shape[:1] == (batch * tokens,):
+        split = value.unflatten(0, (batch, tokens)).movedim(1, 0)
+        found = [split, value.unflatten(0, (tokens, batch))]
+    axes = [axis for axis in range(value.dim()) if value.shape[axis] == tokens]
+    return found + [value.movedim(axis, 0) for axis in axes]
 
 
-def _batch_first(value, sizes):
-    """The numbers with the batch's axis first, or None where no axis is the batch's."""
-    if sizes.batch in value.shape:
-        return value.movedim(list(value.shape).index(sizes.batch), 0)
-    if value.dim() and value.shape[0] % sizes.batch == 0:
-        return value.unflatten(0, (sizes.batch, -1))
-    return None
+def _batch_axes(value, batch):
+    """As `token_axes`, with the axis of the batch first."""
+    if batch in value.shape:
+        return [value.movedim(list(value.shape).index(batch), 0)]
+    return [] if value.shape[0] % batch else [value.unflatten(0, (batch, -1))]
 
 
-def share_of_tokens(part, wholes, sizes):
-    """(own, all): the share of each token's numbers that is found in the same token of the
-    wholes, and in the wholes altogether; the best way to read them counts. None: cannot tell.
+def _misplaced(part, read):
+    """Whether numbers of a part (n, …) are all in its wholes, and not in the same one of n.
 
-    part: (tokens, …). wholes: tensors that together hold the numbers.
+    read: for each whole the ways to read it as (n, …). The best way counts.
     """
-    read = [token_axes(whole, sizes) for whole in wholes]
-    if not read or not all(read):
-        return None
-    shares = []
-    for way in range(min(len(ways) for ways in read)):
-        whole = torch.cat([ways[way].flatten(1) for ways in read], dim=1)
-        shares.append(share_found(part, whole))
-    return max(shares)
+    shares = [(1.0, 1.0)] * (not all(read))
+    for way in zip(*read, strict=False):
+        whole = torch.cat([one.flatten(1) for one in way], dim=1)
+        own = torch.stack([_share(a, b) for a, b in zip(part, whole, strict=True)]).mean()
+        shares.append((own.item(), _share(part, whole).item()))
+    own, everywhere = max(shares)
+    return own < 0.9 and everywhere > 0.95
 
 
-def share_found(part, whole):
-    """For parts and wholes (tokens, …): the share of each token's numbers that is found in the
-    same token of the whole, and in the whole altogether."""
-    own = torch.stack([_found(a, b) for a, b in zip(part, whole, strict=True)]).mean()
-    return own.item(), _found(part, whole).item()
-
-
-def _found(part, whole):
+def _share(part, whole):
     part, whole = part.flatten().double(), whole.flatten().double().sort().values
-    at = torch.searchsorted(whole, part).clamp(1, max(len(whole) - 1, 1))
-    if len(whole) < 2:
-        return ((whole - part).abs() < 1e-5).double().mean()
-    near = torch.minimum((whole[at] - part).abs(), (whole[at - 1] - part).abs())
+    at, whole = torch.searchsorted(whole, part), F.pad(whole, (1, 1), value=torch.inf)
+    near = torch.minimum((whole[at] - part).abs(), (whole[at + 1] - part).abs())
     return (near <= 2e-6 * part.abs() + 1e-9).double().mean()

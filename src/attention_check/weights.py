@@ -15,7 +15,7 @@ import torch
 from shape_tracing import Capture
 
 from .facts import Facts
-from .graph import EXP, FILLS, KERNEL, SOFTMAX, SUMS, TIMES, WRITTEN, Graph, outputs
+from .graph import EXP, FILLS, KERNEL, SOFTMAX, TIMES, WRITTEN, Graph, outputs
 from .guard import Clock, TimeUp, copy_module, untouched
 from .rules.trials import trials
 from .runs import Kept, NoDropout, Record
@@ -255,15 +255,9 @@ def _groups(graph, found):
     return list(groups.values())
 
 
-def _behind(graph, todo):
+def _behind(graph, operands):
     """Return the indices of all calls behind some operands: (Kept, index of its reader)."""
-    todo, done = list(todo), set()
-    while todo:
-        at = graph.maker(*todo.pop())
-        if at is not None and at not in done:
-            done.add(at)
-            todo += [(kept, at) for kept in graph.calls[at].inputs]
-    return done
+    return set().union(*(graph.behind(*operand)[0] for operand in operands))
 
 
 def _layer(graph, group, owners, batch):
@@ -286,7 +280,11 @@ def _layer(graph, group, owners, batch):
     return Layer(weights, scores, hidden, _lines(graph, core), graph.calls[core.at].path, how)
 
 
-_STEPS = {"scale": (*TIMES, "div"), "mask": (*FILLS, *SUMS, WRITTEN), "softmax": (*SOFTMAX, EXP)}
+_STEPS = {
+    "scale": (*TIMES, "div"),
+    "mask": (*FILLS, "add", "sub", WRITTEN),
+    "softmax": (*SOFTMAX, EXP),
+}
 _STEPS = {name: step for step, names in _STEPS.items() for name in names}
 
 
@@ -351,8 +349,8 @@ def _slopes_of(reader, x, masked, training):
 def _contexts(graph, out):
     """Yield (context, index of its reader): what a projection takes, with attention behind it."""
     for at, call in enumerate(graph.calls):
-        for kept in call.inputs[:2] if graph.is_projection(at) else ():
-            if not graph.is_weight(kept, at) and _mixes(graph, _behind(graph, [(kept, at)])):
+        for kept in call.inputs[:2] if at in graph.projections else ():
+            if _mixes(graph, _behind(graph, [(kept, at)])):
                 yield kept.tensor, at
     if isinstance(out, torch.Tensor):
         yield out, len(graph.calls)
@@ -365,7 +363,7 @@ def _mixes(graph, behind):
 
 def _is_value(graph, at):
     """Whether a call is a projection of the input, with no attention behind it."""
-    if not graph.is_projection(at) or not outputs(graph.calls[at]):
+    if at not in graph.projections or not outputs(graph.calls[at]):
         return False
     made = outputs(graph.calls[at])[0]
     behind = _behind(graph, [(kept, at) for kept in graph.calls[at].inputs])

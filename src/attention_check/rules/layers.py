@@ -191,7 +191,7 @@ def _as_weight(s, tensor):
         return True
     if tensor.dim() < 2 or not tensor.is_floating_point() or is_mask(tensor) or _turns(tensor):
         return False
-    for at in filter(s.graph.is_projection, range(len(s.graph.calls))):
+    for at in s.graph.projections:
         sources = (s.graph.origin(kept, at).sources for kept in s.graph.calls[at].inputs)
         if any(kept.tensor is tensor for found in sources for _, kept in found):
             return True
@@ -209,7 +209,7 @@ def _turns(tensor):
 def _foreign(s, owned):
     """Weights of somebody else, in words, that both runs use."""
     owned = owned | {id(p) for p in s.original.parameters()}
-    first, second = ({id(t): name for name, t in g.foreign(owned)} for g in s.graphs)
+    first, second = (graph.foreign(owned) for graph in s.graphs)
     return [name for key, name in first.items() if key in second]
 
 

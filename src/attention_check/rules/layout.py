@@ -1,8 +1,10 @@
 """Heads split and merged: which numbers of which token stand where."""
 
+from itertools import product
+
 import torch
 
-from ..findings import Finding, Note, Unjudged
+from ..findings import Finding, Note
 from ..trust import heads_apart, merge_cut, split_cut, unseen
 from .registry import rule
 
@@ -14,21 +16,16 @@ def split_by_view(s):
     queries = queries.view(batch, num_heads, tokens, head_dim)
     """
     if not (cut := split_cut(s)):
-        return Unjudged(unseen(s)) if unseen(s) else None
+        return unseen(s)
     core, name = cut
-    numbers = getattr(core, name)  # (…, heads, tokens, size)
-    heads, size = numbers.shape[-3] if numbers.dim() > 2 else 1, numbers.shape[-1]
-    if numbers.dim() == 3:  # (batch, …), or the heads in the batch's axis
-        heads = max(heads // s.sizes.batch, 1)
+    shape = getattr(core, name).shape  # (…, heads, tokens, size), or heads in the batch's axis
+    heads, size = shape[:-2].numel() // s.sizes.batch, shape[-1]
     advice = (
         f".view(batch, {heads}, tokens, {size}) cuts the buffer, not the heads. Use "
         f".view(batch, tokens, {heads}, {size}), then .transpose(1, 2)."
     )
-    if heads == 1:
-        advice = (
-            "a view or reshape where a transpose is meant cuts the buffer, and turns nothing. "
-            "Use .mT, or .transpose(-2, -1)."
-        )
+    if heads < 2:
+        advice = "a view cuts the buffer, and turns nothing. Use .mT, or .transpose(-2, -1)."
     said = f"The rows of the {name} in one head hold numbers of several tokens: {advice}"
     return Finding(said, *_pairs(s))
 
@@ -37,35 +34,37 @@ def split_by_view(s):
 def input_cut(s):
     """Each head sees only a slice of the token: the input is cut before the projection.
 
-    slices = x.chunk(num_heads, dim=-1)
-    contexts = [head(part) for head, part in zip(self.heads, slices)]
+    contexts = [head(part) for head, part in zip(self.heads, x.chunk(num_heads, dim=-1))]
     """
-    if s.sizes.tokens < 2:
-        return None
-    width, heads = s.sizes.d_model, s.sizes.num_heads
-    counts = [heads] if heads and heads > 1 and width % heads == 0 else []
-    counts += [n for n in (2, 3, 5, 7) if width % n == 0 and n != heads]
-    for count, strided in ((n, strided) for n in counts for strided in (False, True)):
-        found = _second_difference(s, count, strided)
-        if found is None:
-            continue
-        each = width // count
-        part = f"every {count}th" if strided else f"{each} consecutive"
-        whole = f"a part of the {width} numbers"
-        if count == heads:
-            whole = f"{each} of the {width} numbers"
-        if count == heads and _one_for_all_heads(s, each):
-            return Note(
-                f"One projection of {each} numbers serves all heads, each on its own slice of a "
-                f"token, so that no head sees the whole token: a variant with fewer weights."
+    width, heads, places = s.sizes.d_model, s.sizes.num_heads, torch.arange(s.sizes.d_model)
+    counts = [n for n in dict.fromkeys((heads, 2, 3, 5, 7)) if n and n > 1 and width % n == 0]
+    for strided in (False, True) if s.sizes.tokens > 1 else ():
+        ends = (places == n for n in (0, 1 if strided else width - 1))
+        if _together(s, *ends) > 2e-5:
+            continue  # whatever the count, these two would stand in two slices
+        for count in counts:
+            numbers = places % count if strided else places // (width // count)
+            slices = [numbers == n for n in range(min(count, 4))]
+            pairs = [_together(s, *pair) for pair in product(slices, repeat=2)]
+            found = torch.tensor(pairs).view(len(slices), -1)
+            # linear in the token, and nothing acts together with itself: not this fault
+            if (found - found.diag().diag()).max() > 2e-5 or found[0, 0] < 1e-3:
+                continue
+            if count == heads and _one_for_all_heads(s, width // count):
+                return Note(
+                    f"One projection of {width // count} numbers serves all heads, each on its own "
+                    f"slice of a token, so that no head sees the whole token: a variant with fewer "
+                    f"weights."
+                )
+            part = f"every {count}th" if strided else f"{width // count} consecutive"
+            some = width // count if count == heads else "a part"
+            return Finding(
+                f"Each head sees only {some} of the {width} numbers of a token ({part}): the input "
+                f"is cut before the projection, so no head can compare one slice with another. "
+                f"Project the whole token with Linear({width}, {width}), then split the result.",
+                found.round(decimals=4),
+                "how far two slices of a token act together (0 = not at all)",
             )
-        return Finding(
-            f"Each head sees only {whole} of a token ({part}): the input is cut before "
-            f"the projection, so no head can compare one slice with another. Project "
-            f"the whole token with Linear({width}, {width}), then split the result.",
-            found,
-            "how far two slices of a token act together (0 = not at all)",
-        )
     return None
 
 
@@ -75,33 +74,15 @@ def _one_for_all_heads(s, width):
     return len(shapes) <= 3 and all(min(shape) == width for shape in shapes)
 
 
-def _second_difference(s, count, strided):
-    """The (count, count) second differences where all between two slices are zero, or None."""
-    tokens, width = s.sizes.tokens, s.sizes.d_model
-    token = tokens - 2 if tokens > 2 else 0
-    other, places = 1.5 * s.draw(4)[:, token], torch.arange(width, device=s.device)
-    numbers = places % count if strided else places // (width // count)
-    slices = [numbers == n for n in range(min(count, 4))]
-
-    def moved(*chosen, by=1):
+def _together(s, first, second):
+    """The second difference of the output by two parts of a token, in parts of its size."""
+    token, outputs = max(s.sizes.tokens - 2, 0), []
+    for part in (first.int() + second.int(), first.int(), second.int()):
         x = s.x.clone()
-        for mask in chosen:
-            x[:, token] += by * torch.where(mask, other, 0.0)
-        return s.look(x)
-
-    single = [moved(mask) for mask in slices[:2]]
-    result = torch.zeros(len(slices), len(slices))
-    for a in range(1, len(slices)):
-        if a > 1:
-            single.append(moved(slices[a]))
-        for b in range(a):
-            both = moved(slices[a], slices[b]) - single[a] - single[b] + s.base
-            result[a, b] = result[b, a] = (both.abs().max() / s.size).item()
-            if result[a, b] > 2e-5:
-                return None
-    # a module that is linear in the token has no second difference at all: not this fault
-    own = (moved(slices[0], by=2) - 2 * single[0] + s.base).abs().max() / s.size
-    return result.round(decimals=4) if own > 1e-3 else None
+        x[:, token] += 1.5 * s.draw(4)[:, token] * part.to(x)
+        outputs.append(s.look(x))
+    both, one, other = outputs
+    return ((both - one - other + s.base).abs().max() / s.size).item()
 
 
 @rule("merge-by-view")
@@ -111,7 +92,7 @@ def merge_by_view(s):
     context = context.reshape(batch, tokens, d_model)   # of (batch, heads, tokens, head_dim)
     """
     if not merge_cut(s):
-        return Unjudged(unseen(s)) if unseen(s) else None
+        return unseen(s)
     return Finding(
         "The merged row of a token holds numbers of several tokens: the context is not "
         "(batch, tokens, num_heads, head_dim) when it is merged. From (batch, num_heads, "
@@ -125,15 +106,14 @@ def heads_attend_heads(s):
     """The scores stand between the heads of one token: no token sees another.
 
     queries = queries.view(batch, tokens, num_heads, head_dim)      # and no transpose
-    scores = queries @ keys.mT                  # (batch, tokens, heads, heads)
     """
     if not (shape := heads_apart(s)):
         return None
     tokens = s.sizes.tokens
     return Finding(
-        f"Token {tokens - 1} ignores tokens 0 to {tokens - 2}: the scores are ({shape[0]}, "
-        f"{shape[1]}), heads with heads, where (tokens, tokens) = ({tokens}, {tokens}) was "
-        f"meant. Put the heads before the tokens: .transpose(1, 2) after the split.",
+        f"Token {tokens - 1} ignores tokens 0 to {tokens - 2}: the scores are {shape}, heads "
+        f"with heads, where (tokens, tokens) = ({tokens}, {tokens}) was meant. Put the heads "
+        f"before the tokens: .transpose(1, 2) after the split.",
         *_pairs(s),
     )
 

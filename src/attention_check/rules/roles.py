@@ -7,6 +7,7 @@ import torch
 from ..acting import WHOLE, in_words, is_matrix, layer_of, letter_of, places_of, within, zero_part
 from ..facts import fact
 from ..findings import Finding, Note
+from ..graph import factor
 from ..search.names import ENCODER
 from ..search.ways import context_number
 from ..stages import ROLES, cores
@@ -48,9 +49,8 @@ def one_for_all(s):
     queries = queries[:, :, -1:]
     scores = queries.expand_as(keys) @ keys.mT
     """
-    if (letter := copied_row(s)) is None:
+    if (role := copied_row(s)) is None:
         return None
-    role = ROLES[letter]
     return Finding(
         f"All rows of the {role} are the same: those of one token stand for all "
         f"{s.sizes.tokens}. Use the {role} of each token: {role} of shape (batch, num_heads, "
@@ -167,7 +167,7 @@ def _holds_place(s, letter, weight):
     Of layers of one letter that are never called none is missed where others hold their place.
     """
     sides = slice(2, 3) if letter == "v" else slice(0, 2)
-    behind = [set().union(*(s.graph.leaves(*o) for o in c.operands[sides])) for c in s.cores]
+    behind = [set().union(*(s.graph.behind(*o)[1] for o in c.operands[sides])) for c in s.cores]
     if s.graph.used(weight):
         return any(id(weight) in leaves for leaves in behind)
     like = {id(w) for name, w in s.weights.items() if letter_of(name) == letter}
@@ -197,16 +197,13 @@ def shared(s):
 
 
 def _by_letter(core):
-    return {"q": core.queries, "k": core.keys, "v": core.values}
+    return {letter: numbers for letter, _, numbers, _ in core.roles}
 
 
 def _same(first, second):
     """Whether two tensors hold the same numbers, in any order and up to a factor."""
-    if first.numel() != second.numel():
-        return False
-    a, b = first.flatten().sort().values, second.flatten().sort().values
-    ratio = (a @ b) / (b @ b).clamp_min(1e-12)
-    return torch.allclose(a, ratio * b, rtol=1e-3, atol=1e-5)
+    a, b = (numbers.flatten().sort().values for numbers in (first, second))
+    return len(a) == len(b) and factor(a, b, 1e-3) is not None
 
 
 # --- forward(queries, keys, values) ---------------------------------------------------------

@@ -121,7 +121,7 @@ def visible_pairs(s):
     for core in (*square(s), *square(s, 1)):
         if core.weights.shape[-2:] == seen.shape:
             seen |= _seen(s, core).reshape(-1, *seen.shape).any(dim=0).cpu()
-    turned = off_axis(s) and any(core.turned or core.last_axis for core in square(s))
+    turned = off_axis(s) and any(core.last_axis for core in square(s))
     if turned and not seen.tril(-1).any():
         return seen.T  # the weights were turned over, and the mask with them
     return seen if square(s) else None
