@@ -14,6 +14,7 @@ from ..stages import cores
 from ..trust import disturbed
 from ..words import refuses, told
 from .registry import rule
+from .roles import inputs_read
 from .visible import mask_kind, training_pairs
 
 LONGEST = 70  # tokens that a module is tried with, to pass any window or chunk that it names
@@ -146,8 +147,11 @@ def dropout_on_scores(s):
 
 def _seen_in_training(s, module):
     """(tokens, tokens) Boolean: who sees whom with dropout; None where that is not told."""
+    trained = training_pairs(s)
     if mask_kind(s) != "causal" or s.fresh or disturbed(s):
         return None
+    if trained is not None and trained.triu(1).any():
+        return None  # it is seen without dropout too
     base = s.loud.look(s.x, module=module)
     return s.loud.rows_moved(base, s.looking, module=module, seeds=(2,)).amax(dim=0) > 0
 
@@ -200,6 +204,8 @@ def key_length(s):
     keys = self.W_key(keys).view(batch, tokens, num_heads, head_dim)
     """
     at = s.way.of_the_keys
+    if any(read[number] == {"q"} for read in inputs_read(s) for number in at):
+        return None  # the context looks, and stands for the queries
     if not at or mask_kind(s) in ("causal", "band", "past") or s.masks:
         return None
     for tokens in (s.sizes.tokens + 2, s.sizes.tokens - 1):
@@ -235,10 +241,12 @@ def other_heads(s):
         except Exception as error:
             if refuses(error):
                 return Note(f"forward refuses {heads} heads: {told(error)}")
-            said = f"It works with {usual} heads and fails with {heads}: {told(error)}."
             if len(weights_of(module)) == len(weights_of(s.original)):
-                return Note(said)  # a size may be fixed on purpose
-            return Finding(f"{said} The number of layers is the number of heads by accident.")
+                return None  # a size may be fixed on purpose
+            return Finding(
+                f"It works with {usual} heads and fails with {heads}: {told(error)}. The number of "
+                f"layers is the number of heads by accident."
+            )
         if shape[:2] != s.x.shape[:2]:
             return Finding(f"With {heads} heads the output has the shape {tuple(shape)}.")
     return None
