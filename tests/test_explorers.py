@@ -8,6 +8,7 @@ import html
 import importlib
 import random
 import re
+import time
 import warnings
 from xml.etree import ElementTree
 
@@ -23,7 +24,6 @@ from attention_course import (
     causal_mask,
     explorers,
     lectures,
-    timing,
 )
 from attention_course.explorers import Explorer, Impossible, parts
 from attention_course.explorers import explorer as explorer_file
@@ -756,16 +756,16 @@ def test_times_are_told_apart(monkeypatch):
     told = says("split", times=(0.003, 0.002))
     assert "Loop 3.000 ms, split 2.000 ms" in told
     assert "the loop takes 1.5 times as long" in told
-    given, compare = {}, timing.compare_times
-
-    def compared(functions, *inputs, **options):
-        given.update(functions)
-        return compare(functions, *inputs, **options)
-
-    monkeypatch.setattr(timing, "compare_times", compared)
+    slow, quick = torch.nn.Identity(), torch.nn.Identity()
+    slow.forward = lambda x: time.sleep(0.02)
+    assert parts.measured(slow, quick, None)[0] > 0.02 > parts.measured(quick, slow, None)[0]
+    given = []
+    monkeypatch.setattr(
+        split_file, "measured", lambda *modules: given.append(modules[:2]) or (0.002, 0.001)
+    )
     make("split").press("measure")
-    kinds = {name: type(module) for name, module in given.items()}
-    assert kinds == {"loop": LoopedMultiHeadAttention, "split": MultiHeadAttention}
+    kinds = [type(module) for module in given[0]]
+    assert kinds == [LoopedMultiHeadAttention, MultiHeadAttention]
 
 
 @pytest.mark.parametrize("fault", ["split", "merge", "order"])
@@ -1054,6 +1054,22 @@ def test_rows_that_do_not_add_up_to_one_stand_out():
     sums = [item for item in texts if item.bold and item.color == sheet.ORANGE]
     assert len(sums) >= 3
     assert "rows add up to 1." not in explorer.status
+
+
+class HidesAll(MultiHeadAttention):
+    def forward(self, x):
+        mask = torch.full((x.shape[1], x.shape[1]), -torch.inf).triu()  # its own token too
+        q, k, v = (self._split(w(x)) for w in (self.W_query, self.W_key, self.W_value))
+        return self.W_out(self._merge((q @ k.mT / 2 + mask).softmax(-1) @ v))
+
+
+def test_a_row_of_nan_is_shown_as_it_is():
+    explorer = explorers.explore_attention(HidesAll(12, 3))
+    texts = [item.text for item in explorer.picture.items if isinstance(item, Text)]
+    assert "nan" in texts
+    assert "NaN" in texts
+    assert "nan" not in re.sub(r">[^<]*<", "><", explorer.picture.svg())
+    explorer.picture.png()
 
 
 def test_what_cannot_be_read_is_a_sentence():
