@@ -1085,6 +1085,11 @@ def test_what_cannot_be_read_is_a_sentence():
     explorer = explorers.explore_attention(torch.nn.Sequential(torch.nn.Linear(12, 12)))
     assert explorer.status.startswith("The weights cannot be shown. No softmax")
     assert "<img" not in shown(explorer)[0]
+    explorer = explorers.explore_attention(planted_module("heads-attend-heads"))
+    assert "made in parts" in explorer.status
+    assert "The check says: 1 thing is wrong" in explorer.status
+    assert "heads-attend-heads: " in explorer.status
+    assert repr(explorer) == f"explore_attention: {explorer.status}"
     explorer = explorers.explore_attention(MultiHeadAttention)
     assert "<img" in shown(explorer)[0]
     explorer = explorers.explore_attention(3)
@@ -1105,7 +1110,8 @@ def test_of_the_planted_faults_nine_of_ten_are_seen():
     for code, base, changes in planted.PLANTED:
         explorer = explorers.explore_attention(planted.make(base, *changes))
         seen.append(
-            code in explorer.picture.description
+            code in explorer.status
+            or code in explorer.picture.description
             or any(
                 code in item.text or "✗" in item.text
                 for item in explorer.picture.items
