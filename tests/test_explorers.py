@@ -8,6 +8,7 @@ import html
 import importlib
 import random
 import re
+import time
 import warnings
 from xml.etree import ElementTree
 
@@ -25,7 +26,6 @@ from attention_course import (
     causal_mask,
     explorers,
     lectures,
-    timing,
 )
 from attention_course.explorers import Explorer, Impossible, parts
 from attention_course.explorers import explorer as explorer_file
@@ -678,6 +678,9 @@ def test_the_chosen_head_is_named_outlined_and_drawn(head, width):
     assert same == [h == head for h in range(3)]
     unit = in_query.height / 12
     assert in_query.width == pytest.approx(unit * (width or 4))
+    followed = [box for box in boxes if box.face == sheet.ORANGE]
+    assert len(followed) == 1 + 3  # in the input, and in each head's columns
+    assert {box.y for box in followed} == {in_query.y + 7 * unit}
 
 
 def test_a_loop_is_timed_for_the_number_of_heads_that_was_chosen(monkeypatch):
@@ -758,16 +761,16 @@ def test_times_are_told_apart(monkeypatch):
     told = says("split", times=(0.003, 0.002))
     assert "Loop 3.000 ms, split 2.000 ms" in told
     assert "the loop takes 1.5 times as long" in told
-    given, compare = {}, timing.compare_times
-
-    def compared(functions, *inputs, **options):
-        given.update(functions)
-        return compare(functions, *inputs, **options)
-
-    monkeypatch.setattr(timing, "compare_times", compared)
+    slow, quick = torch.nn.Identity(), torch.nn.Identity()
+    slow.forward = lambda x: time.sleep(0.02)
+    assert parts.measured(slow, quick, None)[0] > 0.02 > parts.measured(quick, slow, None)[0]
+    given = []
+    monkeypatch.setattr(
+        split_file, "measured", lambda *modules: given.append(modules[:2]) or (0.002, 0.001)
+    )
     make("split").press("measure")
-    kinds = {name: type(module) for name, module in given.items()}
-    assert kinds == {"loop": LoopedMultiHeadAttention, "split": MultiHeadAttention}
+    kinds = [type(module) for module in given[0]]
+    assert kinds == [LoopedMultiHeadAttention, MultiHeadAttention]
 
 
 @pytest.mark.parametrize("fault", ["split", "merge", "order"])
@@ -1018,6 +1021,12 @@ def test_own_attention_shows_the_weights_that_the_run_gave():
     )
     assert "the check says" in numbers
     assert "nothing wrong found" in numbers
+    boxes = [item for item in explorer.picture.items if isinstance(item, Box)]
+    assert len([box for box in boxes if box.hatched]) == 3 * 5  # rows of a large and four small
+    for token in range(4):
+        explorer.controls["disturb"].value = token
+        assert "No weight lets" not in explorer.status
+        assert not [i for i in explorer.picture.items if isinstance(i, Text) and "✗" in i.text]
 
 
 def test_own_attention_counts_layers_and_gives_a_mask_where_there_is_an_argument():
@@ -1057,10 +1066,31 @@ def test_rows_that_do_not_add_up_to_one_stand_out():
     assert "rows add up to 1." not in explorer.status
 
 
+class HidesAll(MultiHeadAttention):
+    def forward(self, x):
+        mask = torch.full((x.shape[1], x.shape[1]), -torch.inf).triu()  # its own token too
+        q, k, v = (self._split(w(x)) for w in (self.W_query, self.W_key, self.W_value))
+        return self.W_out(self._merge((q @ k.mT / 2 + mask).softmax(-1) @ v))
+
+
+def test_a_row_of_nan_is_shown_as_it_is():
+    explorer = explorers.explore_attention(HidesAll(12, 3))
+    texts = [item.text for item in explorer.picture.items if isinstance(item, Text)]
+    assert "nan" in texts
+    assert "NaN" in texts
+    assert "nan" not in re.sub(r">[^<]*<", "><", explorer.picture.svg())
+    explorer.picture.png()
+
+
 def test_what_cannot_be_read_is_a_sentence():
     explorer = explorers.explore_attention(torch.nn.Sequential(torch.nn.Linear(12, 12)))
     assert explorer.status.startswith("The weights cannot be shown. No softmax")
     assert "<img" not in shown(explorer)[0]
+    explorer = explorers.explore_attention(planted_module("heads-attend-heads"))
+    assert "made in parts" in explorer.status
+    assert "The check says: 1 thing is wrong" in explorer.status
+    assert "heads-attend-heads: " in explorer.status
+    assert repr(explorer) == f"explore_attention: {explorer.status}"
     explorer = explorers.explore_attention(MultiHeadAttention)
     assert "<img" in shown(explorer)[0]
     explorer = explorers.explore_attention(3)
@@ -1081,7 +1111,8 @@ def test_of_the_planted_faults_nine_of_ten_are_seen():
     for fault in registry.PLANTED:
         explorer = explorers.explore_attention(fault.module.make)
         seen.append(
-            fault.code in explorer.picture.description
+            fault.code in explorer.status
+            or fault.code in explorer.picture.description
             or any(
                 fault.code in item.text or "✗" in item.text
                 for item in explorer.picture.items

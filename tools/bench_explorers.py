@@ -68,7 +68,7 @@ def _presses(server, browser, name, slider, state):
     for press in range(PRESSES):  # to and fro, so that no end stops the slider
         page.keyboard.press("ArrowRight" if press % 2 == 0 else "ArrowLeft")
         page.wait_for_function(f"window.times.length > {press}")
-        page.wait_for_timeout(100)
+        page.wait_for_timeout(200)  # as fast as one looks
     times = page.evaluate("window.times")
     page.close()
     return times

@@ -14,7 +14,7 @@ import ipywidgets as widgets
 from ..figures.sheet import Sheet
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-PAUSE, LONGEST = 0.08, 1.0  # seconds: a change that follows sooner waits, but not for ever
+PAUSE, LONGEST = 0.12, 1.0  # seconds: a change that follows sooner waits, but not for ever
 
 
 class Impossible(ValueError):
@@ -169,7 +169,8 @@ class Explorer:
         ].value = f'<div role="status" aria-live="polite" style="{style}">{status}</div>'
 
     def __repr__(self):
-        return f"{self.name}: run this cell to move {', '.join(self.controls)}."
+        moves = f"run this cell to move {', '.join(self.controls)}."
+        return f"{self.name}: {moves if self.controls else self.status}"
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         data, metadata = self.picture._repr_mimebundle_()

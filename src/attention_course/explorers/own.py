@@ -43,10 +43,10 @@ def explore_attention(module_or_factory, num_heads=None, d_model=None):
         seen = _Seen(reader)
         layers = seen.layers(tuple(_WORDS.split()), False, False)
     except ValueError as error:
-        text = str(error)  # an except clause forgets its error
+        text = f"The weights cannot be shown. {error} The check says: {'. '.join(said)}"
 
         def refuse(_state):
-            raise Impossible(f"The weights cannot be shown. {text}")
+            raise Impossible(text)
 
         return Explorer("explore_attention", {}, refuse)
     controls = {
@@ -105,7 +105,7 @@ def _render(seen, said, state):
         raise Impossible(f"The weights cannot be shown. {reason}") from reason
     moved = (after - before).abs().amax(-1)
     moved = torch.where(moved < _MOVED * before.abs().max(), 0.0, moved)
-    odd = [i for i in range(len(words)) if moved[i] > 0 and not _sees(layers)[i, token]]
+    odd = ((moved > 0) & ~_sees(layers)[:, token]).nonzero().flatten().tolist()
     layer = layers[min(state["layer"], len(layers) - 1)]
     head = min(state["head"], layer.weights.shape[1] - 1)
     title = f"{seen.reader.name} {layer.path}".strip()
