@@ -1,7 +1,8 @@
 """Execute the notebooks in place and store them in one fixed form (`make notebooks`).
 
-Stored: outputs, execution counts 1..n, tags; pictures in few colours. Not stored: widget state,
-widget views, timestamps, versions, the bars of a progress display.
+Stored: outputs, execution counts 1..n, tags; pictures with a palette of 256 colours, a third
+of the size. Not stored: widget state, widget views, timestamps, versions, the bars of a progress
+display.
 """
 
 import base64
@@ -15,7 +16,6 @@ from PIL import Image
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-COLOURS = 128  # of a stored picture: a third of the size, and the eye sees no difference
 
 
 def execute(book, folder):
@@ -29,6 +29,14 @@ def execute(book, folder):
         record_timing=False,
         coalesce_streams=True,  # how prints fall into messages differs from run to run
     ).execute()
+
+
+def with_palette(png):
+    """Return a PNG, in base64, with 256 colours at most and no dither."""
+    picture = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
+    buffer = io.BytesIO()
+    picture.quantize(256, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def normalise(book):
@@ -53,24 +61,15 @@ def normalise(book):
             data = output.get("data", {})
             data.pop(WIDGET_VIEW, None)
             if "image/png" in data:
-                data["image/png"] = with_few_colours(data["image/png"])
+                data["image/png"] = with_palette(data["image/png"])
             if output.output_type == "execute_result":
                 output.execution_count = count
 
 
-def with_few_colours(png):
-    """Return a picture, PNG in base64, in at most 128 colours; one that has few already stays."""
-    picture = Image.open(io.BytesIO(base64.b64decode(png)))
-    if picture.mode == "P":
-        return png
-    buffer = io.BytesIO()
-    few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-    few.save(buffer, "PNG", optimize=True)
-    return base64.b64encode(buffer.getvalue()).decode()
-
-
 def main(names):
-    paths = [NOTEBOOKS / name for name in names] or sorted(NOTEBOOKS.glob("**/*.ipynb"))
+    paths = [NOTEBOOKS / name for name in names] or [
+        path for folder in ("", "further") for path in sorted((NOTEBOOKS / folder).glob("*.ipynb"))
+    ]
     for path in paths:
         book = nbformat.read(path, as_version=4)
         execute(book, path.parent)

@@ -41,9 +41,9 @@ from .exercise import EXERCISES, Verdict, Wrong, blame, exercise, numbers, progr
 from .faults import find_the_fault
 from .heads_in_a_loop import check_added_by, check_all_heads, check_predicted_r2
 from .qkv_by_hand import check_attend_all, check_dog_diagonal, check_query_weights
-from .shape_tracing import Suspect, check_seven_shapes, check_split_heads, check_wrong_row
-from .weight_split import check_heads_fault, check_join_weights, check_merge_heads
-from .word_order import check_four_settings, check_moves_along, check_places
+from .shape_tracing import Suspect, check_can_join, check_missing_row, check_seven_shapes
+from .weight_split import check_heads_fault, check_join_weights, check_my_attention
+from .word_order import check_moves_along, check_places
 
 __all__ = [
     "EXERCISES",
@@ -55,22 +55,21 @@ __all__ = [
     "check_added_by",
     "check_all_heads",
     "check_attend_all",
+    "check_can_join",
     "check_causal_head",
     "check_dog_diagonal",
-    "check_four_settings",
     "check_heads_fault",
     "check_join_weights",
     "check_keep_mask",
-    "check_merge_heads",
+    "check_missing_row",
     "check_moves_along",
+    "check_my_attention",
     "check_places",
     "check_predicted_r2",
     "check_query_weights",
     "check_sees_future",
     "check_seven_shapes",
     "check_silent_fault",
-    "check_split_heads",
-    "check_wrong_row",
     "exercise",
     "find_the_fault",
     "numbers",

@@ -2,7 +2,8 @@
 
 import torch
 
-from ..attention import attention, causal_mask
+from ..attention import MultiHeadAttention, attention, causal_mask
+from ..positions import sinusoidal
 from .exercise import EXERCISES
 
 
@@ -37,4 +38,10 @@ def _all_heads(x, heads, W_out):
     return torch.cat([_causal_head(x, *matrices) for matrices in heads], dim=-1) @ W_out
 
 
-_COURSE = {"query_weights": _query_weights, "causal_head": _causal_head, "all_heads": _all_heads}
+_COURSE = {
+    "query_weights": _query_weights,
+    "causal_head": _causal_head,
+    "all_heads": _all_heads,
+    "MyAttention": MultiHeadAttention,
+    "places": sinusoidal,
+}

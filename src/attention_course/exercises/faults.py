@@ -163,8 +163,11 @@ class Answer:
     code: str
     token: int
 
-    def judged(self):
-        """Return what `check_attention` says of the case, or raise Wrong."""
+    def judged(self, token_asked=True):
+        """Return what `check_attention` says of the case, or raise Wrong.
+
+        token_asked: False where the code alone is wanted.
+        """
         case = self.case
         if self.code not in case.codes:
             raise Wrong(
@@ -172,6 +175,14 @@ class Answer:
             )
         if self.code != case._planted:
             raise Wrong(f'It is not "{self.code}": {MEANINGS[self.code][1]}.')
+        if token_asked:
+            self._judge_token()
+        from attention_check import check_attention
+
+        return f"check_attention says: {check_attention(case.module, causal=True).findings[0]}"
+
+    def _judge_token(self):
+        case = self.case
         if self.token is None:
             raise Wrong(
                 f"{self.code} it is. The token is missing: a number from 0 to {TOKENS - 1}."
@@ -184,9 +195,6 @@ class Answer:
                 f"{self.code} it is, but the output of token {self.token} is what a right module "
                 f"gives. Which token does the fault reach?"
             )
-        from attention_check import check_attention
-
-        return f"check_attention says: {check_attention(case.module, causal=True).findings[0]}"
 
 
 def find_the_fault(seed, num_heads=1):

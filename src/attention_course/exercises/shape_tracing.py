@@ -1,10 +1,13 @@
-"""Notebook 5: shapes before they are run, the split, and a row of a trace that is wrong."""
+"""Notebook 5: shapes before they are run, what `view` can join; Further: a row that is missing."""
+
+from itertools import pairwise
 
 import torch
 
 from ..attention import MultiHeadAttention, attention, causal_mask
-from .exercise import Wrong, draw, entries, exercise, numbers, run, untrained
+from .exercise import Wrong, entries, exercise, run, untrained
 
+FURTHER = "05_traces"  # in notebooks/further/
 SIZES = {"batch": 4, "tokens": 6, "num_heads": 2, "head_dim": 5, "d_model": 10}
 
 
@@ -20,75 +23,80 @@ def check_seven_shapes(answer):
     return "All seven, before any of them was run."
 
 
-@exercise("split_heads", 5, "Split into heads")
-def check_split_heads(answer):
-    """projected (4, 6, 10), 2 -> (4, 2, 6, 5)."""
-    [projected] = draw((4, 6, 10))
-    result = run(answer, projected, 2)
-    shape = tuple(result.shape) if isinstance(result, torch.Tensor) else ()
-    if shape == (4, 6, 2, 5):
-        raise Wrong(
-            "The shape is (4, 6, 2, 5): the tokens come before the heads. Swap them, so that each "
-            "head has a table of tokens to itself."
-        )
-    if shape == (4, 2, 5, 6):
-        raise Wrong("The shape is (4, 2, 5, 6): each head's table lies on its side, as in Kᵀ.")
-    per_head = numbers(result, (4, 2, 6, 5), "batch, num_heads, tokens, head_dim")
-    right = projected.view(4, 6, 2, 5).transpose(1, 2)
-    if torch.equal(per_head, right):
-        return "Each head has its own 5 columns of every token."
-    if torch.equal(per_head, projected.view(4, 2, 6, 5)):
-        raise Wrong(
-            "The shape is right and the content is not: row 0 and row 1 of head 0 are both cut "
-            "from token 0. View as (batch, tokens, num_heads, head_dim) first, then swap."
-        )
-    if torch.equal(per_head, projected.view(4, 6, 5, 2).movedim(-1, 1)):
-        raise Wrong(
-            "Head 0 has the numbers 0, 2, 4, 6, 8 of each token, but 0 to 4 are its own: the last "
-            "two sizes of the view are exchanged."
-        )
-    raise Wrong(
-        "The shape is right and the content is not. Try it on numbered entries, as above: row i of "
-        "every head must come from token i."
-    )
+@exercise("can_join", 5, "When can view join")
+def check_can_join(answer):
+    """sizes, strides -> whether the last two axes can be read as one without a copy."""
+    for name, tensor in _tensors().items():
+        sizes, strides = tuple(tensor.shape), tensor.stride()
+        said = run(answer, sizes, strides)
+        if not isinstance(said, bool):
+            raise Wrong(f"True or False is wanted, but this is a {type(said).__name__}.")
+        if said != _can_join(tensor):
+            torch_does = "cannot" if said else "can"
+            raise Wrong(
+                f"It says {said} of {name}, with sizes {sizes} and strides {strides}, and `view` "
+                f"{torch_does} join its last two axes. Step from the last number of one row to "
+                f"the first of the next: is that the same step as within a row?"
+            )
+    return "The rule that torch goes by, at six tensors."
+
+
+def _tensors():
+    """Return {name: tensor}, some of which can be joined and some not."""
+    made = torch.zeros(2, 5, 12)
+    per_token = made.view(2, 5, 3, 4)
+    return {
+        "the split queries": per_token,
+        "the context, swapped back": torch.zeros(2, 3, 5, 4).transpose(1, 2),
+        "the split queries, swapped": per_token.transpose(1, 2),
+        "the first three numbers of each head": per_token[..., :3],
+        "every second number of each head": per_token[..., ::2],
+        "the split queries with the last two axes swapped": per_token.mT,
+    }
+
+
+def _can_join(tensor):
+    try:
+        tensor.view(*tensor.shape[:-2], -1)
+    except RuntimeError:
+        return False
+    return True
 
 
 class Suspect(MultiHeadAttention):
-    """Multi-head attention with one mistake that keeps every shape."""
+    """Multi-head attention with one operation missing, which no shape shows if tokens = heads."""
 
     def forward(self, x):
         batch, tokens, _ = x.shape
         num_heads, head_dim = self.num_heads, self.head_dim
         queries = self.W_query(x).view(batch, tokens, num_heads, head_dim).transpose(1, 2)
         keys = self.W_key(x).view(batch, tokens, num_heads, head_dim).transpose(1, 2)
-        values = self.W_value(x).view(batch, num_heads, tokens, head_dim)
+        values = self.W_value(x).view(batch, tokens, num_heads, head_dim)
         context, _ = attention(queries, keys, values, causal_mask(tokens))
         return self.W_out(context.transpose(1, 2).flatten(-2))
 
 
-@exercise("wrong_row", 5, "The wrong row")
-def check_wrong_row(answer):
-    """The number of the row in the trace of a `Suspect` where the content goes wrong."""
+@exercise("missing_row", FURTHER, "The missing row")
+def check_missing_row(answer):
+    """The number of the row in the trace of a `Suspect` after which an operation is missing."""
     from shape_tracing import trace_shapes
 
-    rows = trace_shapes(untrained(Suspect, 12, 3), torch.zeros(2, 5, 12)).rows
-    [wrong] = [row for row in rows if row.operation == "view" and row.arguments == "(2, 3, 5, 4)"]
+    rows = trace_shapes(untrained(Suspect, 12, 4), torch.zeros(2, 4, 12)).rows
     last = len(rows)
     if isinstance(answer, bool) or not isinstance(answer, int) or not 1 <= answer <= last:
         raise Wrong(f"The number of a row is wanted, from 1 to {last}.")
-    if answer < int(wrong.number):
-        raise Wrong(f"Up to row {answer} every number is where it belongs. Look further down.")
-    meeting = [row for row in rows if row.operation == "matmul"][-1]  # weights meet the values
-    if answer >= int(meeting.number):
-        raise Wrong(f"Row {answer} works on what an earlier row has made wrong. Look further up.")
-    if answer > int(wrong.number):
-        raise Wrong(
-            f"Row {answer} is not reached by the mistake: what it works on is right. The mistake "
-            f"is further up."
-        )
+    [wrong] = [
+        int(row.number)
+        for row, after in pairwise(rows)
+        if row.operation == "view" and after.operation != "transpose"
+    ]
+    if answer < wrong:
+        raise Wrong(f"Up to row {answer} nothing is missing. Look further down.")
+    if answer > wrong:
+        raise Wrong(f"It is missing before row {answer}. Look further up.")
     return (
-        f"Row {wrong.number}, {wrong.operation}{wrong.arguments}: the row of numbers in memory is "
-        f"cut into heads, where queries and keys are viewed per token and then swapped."
+        f"After row {wrong}: queries and keys are viewed and then swapped, the values are only "
+        f"viewed. With as many tokens as heads no shape tells."
     )
 
 
@@ -115,9 +123,7 @@ def _as_shape(said, step):
     try:
         return tuple(int(size) for size in said)
     except (TypeError, ValueError):
-        raise Wrong(
-            f"{step}: a shape such as (4, 6, 10) is wanted, but this is {said!r}."
-        ) from None
+        raise Wrong(f"{step}: a shape such as (1, 2, 3) is wanted, but this is {said!r}.") from None
 
 
 def _what_is_wrong(step, said, shape):

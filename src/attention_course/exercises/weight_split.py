@@ -1,10 +1,13 @@
-"""Notebook 4: the heads' weights joined, the heads merged, a fault among the heads."""
+"""Notebook 4: the heads' weights joined, the five steps, a fault among the heads."""
 
 import torch
 from torch import nn
 
-from .exercise import Wrong, draw, exercise, numbers, run, same
+from ..attention import MultiHeadAttention
+from .exercise import Wrong, blame, draw, exercise, numbers, run, same, untrained
 from .faults import Answer
+
+FURTHER = "04_five_ways"  # in notebooks/further/
 
 
 @exercise("join_weights", 4, "Join the weights")
@@ -19,11 +22,11 @@ def check_join_weights(answer):
             raise Wrong("This is a layer: return its `.weight`.")
         _name_axis(joined, weights, sizes)
         joined = numbers(joined, (width, d_model), f"out, in; here {sizes}")
-        by_number = torch.stack(weights, dim=1).flatten(0, 1)  # number 1 of each head first
+        by_number = torch.stack(weights, dim=1).flatten(0, 1)  # number 0 of each head first
         if same(joined, torch.cat(weights[::-1])):
-            raise Wrong("The heads are in the opposite order: head 1 should come first.")
+            raise Wrong("The heads are in the opposite order: head 0 should come first.")
         if same(joined, by_number):
-            raise Wrong("The first rows are row 1 of each head: keep the rows of a head together.")
+            raise Wrong("The first rows are row 0 of each head: keep the rows of a head together.")
         if not same(joined, torch.cat(weights)):
             raise Wrong("The shape is right, but the rows are not those of the heads in order.")
     return "One layer with this weight gives what the heads give, side by side."
@@ -54,43 +57,55 @@ def _name_axis(joined, weights, sizes):
         raise Wrong(f"The shape is {shape}, with {sizes}. {named[shape]}")
 
 
-@exercise("merge_heads", 4, "Merge the heads")
-def check_merge_heads(answer):
-    """context (batch, num_heads, tokens, head_dim) -> (batch, tokens, num_heads * head_dim)."""
-    for sizes in ((2, 3, 5, 4), (3, 2, 4, 6), (1, 5, 7, 2), (4, 7, 3, 5)):
-        batch, num_heads, tokens, head_dim = sizes
-        (context,) = draw(sizes)
-        d_model = num_heads * head_dim
-        try:
-            merged = numbers(
-                run(answer, context), (batch, tokens, d_model), "batch, tokens, d_model"
+@exercise("MyAttention", 4, "The five steps")
+def check_my_attention(answer):
+    """Class (d_model, num_heads) -> causal module (batch, tokens, d_model) -> the same shape."""
+    if not isinstance(answer, type):
+        raise Wrong(f"The class itself is wanted, but this is a {type(answer).__name__}.")
+    for d_model, num_heads in ((12, 3), (10, 2)):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = run(answer, d_model, num_heads)
+        [x] = draw((2, 5, d_model))
+        out = run(module, x)
+        if isinstance(out, tuple | list):
+            raise Wrong(f"It returns {len(out)} things: return the output alone.")
+        shape = tuple(getattr(out, "shape", ()))
+        if shape != (2, 5, d_model):
+            raise Wrong(
+                f"The shape is {shape}, but (2, 5, {d_model}) goes in and should come out: (batch, "
+                f"tokens, d_model)."
             )
-            _name_merge(merged, context)
-        except Wrong as mistake:
-            raise Wrong(f"{mistake} (The context was {sizes}.)") from None
-    return "Each token has its heads side by side again, at all four sizes."
+        blame(answer, num_heads=num_heads, causal=True, d_model=d_model)
+        _compare(module, x, out, num_heads)
+    return "check_attention finds nothing wrong, and on the same weights it equals the loop."
 
 
-def _name_merge(merged, context):
-    per_token = context.transpose(1, 2)  # (batch, tokens, num_heads, head_dim)
-    if same(merged, per_token.flatten(-2)):
+def _compare(module, x, out, num_heads):
+    """Raise Wrong where a module without a fault has other numbers than the same weights give."""
+    d_model = x.shape[-1]
+    counts = [n for n in range(1, d_model + 1) if d_model % n == 0]
+    rivals = {n: untrained(MultiHeadAttention, d_model, n) for n in counts}
+    right = rivals[num_heads]
+    try:
+        for rival in rivals.values():
+            rival.load_state_dict(module.state_dict())
+    except RuntimeError:  # layers of another kind: there are no same weights to compare on
         return
-    mistakes = {
-        "The shape is right and the content is not: heads and tokens have not changed places, so "
-        "a row holds numbers of several tokens. `transpose(1, 2)` comes first.": context,
-        "Each token has its own numbers, but the heads are mixed: number 1 of every head, then "
-        "number 2. The numbers of a head belong together.": per_token.mT,
-        "The heads are in the opposite order: head 1 should come first.": per_token.flip(2),
-    }
-    for sentence, laid_out in mistakes.items():
-        if same(merged, laid_out.reshape(merged.shape)):
-            raise Wrong(sentence)
-    raise Wrong("The shape is right and the numbers are not.")
+    if same(out, right(x)):
+        return
+    for count, rival in rivals.items():
+        if same(out, rival(x)):
+            raise Wrong(f"It was made for {num_heads} heads and works as if it had {count}.")
+    raise Wrong(
+        "The shape is right and check_attention finds no fault, but on the same weights the loop "
+        "gives other numbers. Are the heads merged in order, each with its own numbers together?"
+    )
 
 
-@exercise("heads_fault", 4, "Find the fault among the heads")
+@exercise("heads_fault", FURTHER, "Find the fault among the heads")
 def check_heads_fault(answer):
-    """What is wrong with a dealt module, and a token whose output is wrong: `case.answer(…)`."""
+    """What is wrong with a dealt module: `case.answer(code=…)`."""
     if not isinstance(answer, Answer):
-        raise Wrong('Answer with heads_fault = case.answer(code="…", token=…).')
-    return answer.judged()
+        raise Wrong('Answer with heads_fault = case.answer(code="…").')
+    return answer.judged(token_asked=False)

@@ -162,8 +162,8 @@ def lines(curves, xlabel, ylabel, title, logx=False, logy=False, yticks=None):
         ax.yaxis.minorticks_off()
     ax.grid(alpha=0.3)
     ax.spines[["top", "right"]].set_visible(False)
-    if len(curves) > 1:
-        ax.legend(frameon=False)
+    if len(curves) > 1:  # below, where no curve runs
+        figure.legend(frameon=False, loc="outside lower center", ncols=2)
     names = ", ".join(curves)
     return Picture(figure, f"Line plot: {title}. {ylabel} over {xlabel}; curves: {names}.")
 
