@@ -124,6 +124,13 @@ def test_one_query_is_attention(given, masked):
     assert texts(picture).count("−∞") == (2 if masked else 0)
 
 
+def test_the_way_begins_empty(given):
+    shown = texts(one_query(WORDS, *given, 1, step=0))
+    assert {f"{number:.1f}" for number in given[1].flatten().tolist()} <= {*shown} | {"-0.0"}
+    assert {"score", "weight", "z1"} <= {*shown}
+    assert not [text for text in shown if re.fullmatch(r"-?\d\.\d\d", text)]
+
+
 @pytest.mark.parametrize("step", range(1, 7))
 def test_each_step_is_worked_out(given, step):
     X, W = given

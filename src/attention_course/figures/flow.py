@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 
 from .sheet import FAINT, INK, ORANGE, WIDTH, Sheet, _width, short_number
 
-LATER, FRAME, CELLS = "#9a9a9a", "#8c8c8c", "#d5d5d5"
+LATER, FRAME, CELLS = "#858585", "#8c8c8c", "#d5d5d5"
 MARGIN, ABOVE, BELOW = 12, 17, 15  # pixels: around all, for the name of a grid, for its shape
 
 
