@@ -3,13 +3,16 @@
 import io
 import subprocess
 import sys
+from xml.etree import ElementTree
 
+import numpy
 import pytest
 import torch
 from matplotlib.image import imread
 
 from attention_course.figures import bars, heat_map, heat_maps, lines, spread
-from attention_course.figures.sheet import DPI, Sheet
+from attention_course.figures.drawing import DPI, Box, Text
+from attention_course.figures.sheet import Sheet
 
 WEIGHTS = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.75, 0.0]])
 HIDDEN = torch.tensor([[False, True, True], [False, False, True]])
@@ -92,38 +95,59 @@ def test_pictures_do_without_pyplot():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("text", ["8", "0.25", "-1.5"])
+@pytest.mark.parametrize("text", ["8", "0.25", "1.5"])
 def test_a_number_stands_centred_where_it_is_put(text):
-    sheet = Sheet(100)
-    sheet.number(310, 45, text, size=40)
-    pixels = imread(io.BytesIO(sheet.picture("").png()))[..., 0]  # 0 is black
+    sheet = Sheet()
+    sheet.text(310, 45, text, 40, "center")
+    pixels = imread(io.BytesIO(sheet.picture(100, "").png()))[..., 0]  # 0 is black
     rows, columns = (pixels < 0.5).nonzero()
     scale = DPI / 96
-    assert (columns.min() + columns.max()) / 2 / scale == pytest.approx(310, abs=1)
-    assert (rows.min() + rows.max()) / 2 / scale == pytest.approx(45, abs=1)
+    assert (columns.min() + columns.max()) / 2 / scale == pytest.approx(310, abs=2)
+    assert (rows.min() + rows.max()) / 2 / scale == pytest.approx(45, abs=3)
     assert (rows.max() - rows.min()) / scale == pytest.approx(0.73 * 40, abs=2)
 
 
-def test_a_number_stands_upright():
-    sheet = Sheet(100)
-    sheet.number(310, 45, "7", size=40)
-    dark = imread(io.BytesIO(sheet.picture("").png()))[..., 0] < 0.5
-    rows = dark.any(1).nonzero()[0]
-    assert dark[rows[2]].sum() > 2 * dark[rows[-2]].sum()  # its bar is above its foot
+def test_what_comes_later_lies_over_what_came_before():
+    sheet = Sheet(width=100)
+    sheet.text(0, 50, "MMMMMMMMMMMM", 40)
+    sheet.cells(0, 0, (100, 100), numpy.array([[[255, 0, 0]]], dtype=numpy.uint8))
+    sheet.box(20, 20, 60, 60, "#00ff00")
+    sheet.line([(0, 50), (100, 50)], "#0000ff", width=10)
+    picture = sheet.picture(100, "")
+    pixels = imread(io.BytesIO(picture.png()))[..., :3]
+    middle = len(pixels) // 2
+    assert pixels[middle, middle].tolist() == [0, 0, 1]
+    assert pixels[middle // 2, middle].tolist() == [0, 1, 0]
+    assert pixels[3, middle].tolist() == [1, 0, 0]
+    kinds = [node.tag.split("}")[1] for node in ElementTree.fromstring(picture.svg())]
+    assert kinds == ["defs", "rect", "text", "g", "rect", "polyline"]
 
 
-def test_a_matrix_writes_each_number_into_its_own_cell(monkeypatch):
-    written = {}
-    monkeypatch.setattr(
-        Sheet, "number", lambda self, x, y, text, *_: written.update({(x, y): text})
-    )
+def test_svg_says_where_each_thing_stands():
+    sheet = Sheet()
+    sheet.box(1.5, 2, 30, 40, "#abcdef", "#123456", 2)
+    sheet.box(5, 6, 7, 8, hatched=True)
+    sheet.text(10, 20, "a < b", 10, "right", "#111111", bold=True)
+    sheet.text(50, 60, "up", 10, upright=True)
+    sheet.cells(1, 2, (10, 20), numpy.array([[[255, 0, 16], [0, 1, 2]]], dtype=numpy.uint8))
+    root = ElementTree.fromstring(sheet.picture(300, "").svg())
+    assert root.attrib["viewBox"] == "0 0 500 300"
+    _, _, box, hatched, text, upright, cells = root
+    assert {**box.attrib, "x": "1.5", "fill": "#abcdef", "stroke-width": "2"} == box.attrib
+    assert (hatched.attrib["fill"], "stroke" in hatched.attrib) == ("url(#hidden)", False)
+    assert (text.text, text.attrib["text-anchor"], text.attrib["y"]) == ("a < b", "end", "23.6")
+    assert text.attrib["font-weight"] == "bold"
+    assert upright.attrib["transform"] == "rotate(-90 53.6 60)"
+    assert [cell.attrib["fill"] for cell in cells] == ["#ff0010", "#000102"]
+    assert [cell.attrib["d"] for cell in cells] == ["M1 2h10v20h-10z", "M11 2h10v20h-10z"]
+
+
+def test_a_matrix_writes_each_number_into_its_own_cell():
     values = torch.tensor([[0.25, -1.5, 3.0], [4.0, 0.5, -0.01]])
-    hidden = torch.tensor([[False, False, False], [True, False, False]])
-    Sheet(200).matrix(10, 20, values, (30, 24), hidden=hidden, decimals=1)
-    assert written == {
-        (25, 32): "0.2",
-        (55, 32): "-1.5",
-        (85, 32): "3.0",
-        (55, 56): "0.5",
-        (85, 56): "0.0",
-    }
+    hidden = torch.tensor([[False, False, False], [True, True, False]])
+    sheet = Sheet()
+    sheet.matrix(10, 20, values, (30, 24), hidden=hidden, decimals=1)
+    texts = {(item.x, item.y): item.text for item in sheet.items if isinstance(item, Text)}
+    assert texts == {(25, 32): "0.2", (55, 32): "-1.5", (85, 32): "3.0", (85, 56): "0.0"}
+    (hatched,) = [item for item in sheet.items if isinstance(item, Box) and item.hatched]
+    assert (hatched.x, hatched.y, hatched.width, hatched.height) == (10, 44, 60, 24)

@@ -11,7 +11,7 @@ PUBLISHED = ("https://colab.research.google.com/github/", "https://mybinder.org/
 def links():
     """Yield (file, target) for every Markdown link of the README and the notebooks."""
     texts = {books.ROOT / "README.md": (books.ROOT / "README.md").read_text(encoding="utf-8")}
-    for path in books.PATHS:
+    for path in books.ALL:
         cells = books.read(path).cells
         texts[path] = "\n".join(c.source for c in cells if c.cell_type == "markdown")
     for path, text in texts.items():

@@ -15,27 +15,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 import stacks
 
 PRESSES = 12
+TWELVE = "a b c d e f g h i j k l"
 # explorer -> (the slider that is moved, the state that takes longest to draw)
 MEASURED = {
-    "query": ("key_2", {}),
-    "mask": ("dropout", {"dropout": 0.4}),
-    "heads": ("follow", {"d_model": 24, "num_heads": 12}),
+    "query": ("key_2", {"d_model": 6, "head_dim": 6, "words": TWELVE}),
+    "mask": ("dropout", {"words": TWELVE, "d_model": 24, "num_heads": 12, "dropout": 0.4}),
+    "heads": ("follow", {"words": TWELVE, "d_model": 24, "num_heads": 12}),
     "split": ("tokens", {"d_model": 24, "num_heads": 12, "tokens": 11}),
     "shapes": ("step", {"batch": 3, "tokens": 8, "d_model": 24, "num_heads": 12}),
-    "word_order": ("layers", {"sentence": "own words", "words": "a b c d e f g h i j k l"}),
+    "word_order": ("layers", {"sentence": "own words", "words": TWELVE}),
 }
-WATCH = """
-window.times = [];
-window.last = document.querySelector(".explorer img").src;  // else the slider's own change counts
-addEventListener("keydown", () => { window.pressed = performance.now(); }, true);
-new MutationObserver(() => {
-    const image = document.querySelector(".explorer img");
-    if (!image || image.src === window.last) return;
-    window.last = image.src;
-    image.decode().then(() => requestAnimationFrame(
-        () => window.times.push(performance.now() - window.pressed)));
-}).observe(document.querySelector(".explorer"), {subtree: true, childList: true});
-"""
 
 
 def latencies():
@@ -76,7 +65,7 @@ def _presses(server, browser, name, slider, state):
     place = int(page.locator(server.printed).first.text_content())
     handle = page.locator(".explorer-controls > *").nth(place).locator(server.handle)
     handle.focus()
-    page.evaluate(WATCH)
+    page.evaluate(stacks.WATCH)
     for press in range(PRESSES):  # to and fro, so that no end stops the slider
         page.keyboard.press("ArrowRight" if press % 2 == 0 else "ArrowLeft")
         page.wait_for_function(f"window.times.length > {press}")

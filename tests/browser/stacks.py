@@ -33,6 +33,20 @@ CHROMIUM_ARGUMENTS = [
 ]
 SECONDS = 90  # the longest wait for a server, a kernel or a picture, on a busy machine
 
+# How the page keeps, for each new picture, the milliseconds since the last key.
+WATCH = """
+window.times = [];
+window.last = document.querySelector(".explorer img").src;  // else the slider's own change counts
+addEventListener("keydown", () => { window.pressed = performance.now(); }, true);
+new MutationObserver(() => {
+    const image = document.querySelector(".explorer img");
+    if (!image || image.src === window.last) return;
+    window.last = image.src;
+    image.decode().then(() => requestAnimationFrame(
+        () => window.times.push(performance.now() - window.pressed)));
+}).observe(document.querySelector(".explorer"), {subtree: true, childList: true});
+"""
+
 
 class Server:
     """A Jupyter server in `folder`, on a free port of 127.0.0.1; stop it with `close`."""

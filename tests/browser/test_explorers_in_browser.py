@@ -40,11 +40,12 @@ def assert_shows(page, twin):
     """Wait until the page shows the twin's status; then compare the pictures."""
     shown = page.locator(".explorer [role=status]")
     expect(shown).to_have_text(twin.status, timeout=stacks.SECONDS * 1000)
-    encoded = base64.b64encode(twin.picture.png()).decode()
+    encoded = base64.b64encode(twin.picture.svg().encode()).decode()
     image = page.locator(".explorer img")
-    assert image.get_attribute("src") == f"data:image/png;base64,{encoded}"
+    assert image.get_attribute("src") == f"data:image/svg+xml;base64,{encoded}"
     assert image.get_attribute("alt") == twin.picture.description
     assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") > 400
+    expect(page.locator(".explorer")).to_contain_text(twin.task)
 
 
 def press(page, server, twin, name):
@@ -56,9 +57,9 @@ def press(page, server, twin, name):
         shown.locator("input").press("Space")
         control.value = not control.value
     elif isinstance(control, widgets.Text):
-        shown.locator("input").fill("cats chase dogs and cats")
+        shown.locator("input").fill("cats chase dogs and a bat")
         shown.locator("input").press("Enter")
-        control.value = "cats chase dogs and cats"
+        control.value = "cats chase dogs and a bat"
     elif isinstance(control, widgets.Dropdown):
         last = control.index == len(control.options) - 1
         arrow = "ArrowUp" if last else "ArrowDown"
@@ -91,7 +92,7 @@ def test_every_control_leads_to_the_picture_and_the_words_of_its_state(
         before = twin.status
         press(page, server, twin, control_name)
         assert twin.status != before
-        while "<img" not in twin._picture_place.value:  # on, to the next sizes that fit
+        while "<img" not in twin._lines[0].value:  # on, to the next sizes that fit
             wait_for_sentence(page, twin)
             press(page, server, twin, control_name)
         assert_shows(page, twin)
@@ -119,17 +120,18 @@ def screenshot(page, server, name, kind="light"):
     page.locator(".explorer").screenshot(path=folder / f"{name}_{kind}.png")
 
 
-def test_the_button_measures_and_says_so(page, server, open_explorer):
-    open_explorer("split")
+@pytest.mark.parametrize(("name", "told"), [("split", "times as long"), ("heads", "in a loop:")])
+def test_the_button_measures_and_says_so(page, server, open_explorer, name, told):
+    open_explorer(name)
     button = page.locator(".explorer-controls button")
     button.press("Enter")
     status = page.locator(".explorer [role=status]")
     page.wait_for_function(
-        "document.querySelector('.explorer [role=status]').textContent.includes('times as long')"
+        f"document.querySelector('.explorer [role=status]').textContent.includes('{told}')"
     )
-    assert re.search(r"Loop \d+\.\d+ ms, split \d+\.\d+ ms", status.text_content())
+    assert re.search(r"\d+\.\d+ ms, split:? \d+\.\d+ ms", status.text_content())
     assert button.is_enabled()
-    screenshot(page, server, "split_measured")
+    screenshot(page, server, f"{name}_measured")
 
 
 def test_tab_reaches_every_control(page, server, open_explorer):
@@ -157,16 +159,35 @@ def test_markup_in_own_words_is_seen_as_text(page, server, open_explorer):
     twin.controls["words"].value = markup
     wait_for_sentence(page, twin)
     assert markup in page.locator(".explorer").text_content()
-    assert page.locator("#planted, .explorer img").count() == 0
+    assert page.locator("#planted").count() == 0
+    assert page.locator(".explorer img").count() == 1
     screenshot(page, server, "word_order_markup")
-    field.fill("$x$ & cats")  # refused again, and then accepted
-    field.press("Enter")
-    twin.controls["words"].value = "$x$ & cats"
-    wait_for_sentence(page, twin)
-    field.fill("$x$ and cats")
-    field.press("Enter")
-    twin.controls["words"].value = "$x$ and cats"
+    for words in ("", "$x$ & cats"):  # refused, and then accepted
+        field.fill(words)
+        field.press("Enter")
+        twin.controls["words"].value = words
+        wait_for_sentence(page, twin)
     assert_shows(page, twin)
+
+
+QUICK_KEYS = """async node => {
+    const key = {key: "ArrowRight", keyCode: 39, which: 39, bubbles: true, cancelable: true};
+    for (let press = 0; press < 20; press++) {
+        node.dispatchEvent(new KeyboardEvent("keydown", key));
+        await new Promise(done => setTimeout(done, 25));
+    }
+}"""
+
+
+def test_of_twenty_quick_keys_the_first_and_the_last_are_drawn(page, server, open_explorer):
+    twin = open_explorer("word_order")
+    place = list(twin.controls).index("d_model")
+    handle = page.locator(".explorer-controls > *").nth(place).locator(server.handle)
+    page.evaluate(stacks.WATCH)
+    handle.evaluate(QUICK_KEYS)
+    twin.controls["d_model"].value = 24  # its end, after 16 of them
+    assert_shows(page, twin)
+    assert 1 <= page.evaluate("window.times.length") <= 2
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -46,5 +46,6 @@ def test_no_widget_no_stderr_no_error_is_stored(book):
             assert not [kind for kind in output.get("data", {}) if "widget" in kind]
 
 
-def test_a_file_stays_below_a_megabyte(path):
+def test_a_file_stays_below_a_megabyte_and_all_below_three(path):
     assert path.stat().st_size < 1_000_000
+    assert sum(each.stat().st_size for each in books.ALL) < 3_000_000

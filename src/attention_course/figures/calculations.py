@@ -21,37 +21,36 @@ def one_query(words, X, matrices, query, hidden=None, step=None, decimals=1):
 
     X: (tokens, d_model). matrices: W_Q, W_K, W_V, each (d_model, head_dim). hidden: for a
     causal mask, (tokens,) of truth; the mask then takes the place of a step, and the scores come
-    divided. step: 1 to 6 of `STEPS`, which is worked out below. decimals: of X and the matrices.
+    divided. step: 1 to 6 of `STEPS`, worked out below; 0 draws the way still empty; None draws
+    all. decimals: of X and the matrices.
     """
-    X, W_Q, W_K, W_V = (torch.as_tensor(values) for values in (X, *matrices))
-    K, V, q = X @ W_K, X @ W_V, X[query] @ W_Q
-    score = K @ q
-    scaled = score / math.sqrt(len(q))
-    weight = (scaled if hidden is None else scaled.masked_fill(hidden, -math.inf)).softmax(0)
-    parts = weight[:, None] * V
-    numbers = {"X": X, "W_Q": W_Q, "W_K": W_K, "W_V": W_V, "q": q[None], "K": K, "V": V}
-    numbers |= {"score": score[:, None], "scaled": scaled[:, None], "weight": weight[:, None]}
-    numbers |= {"parts": parts, "z": parts.sum(0, keepdim=True)}
-    grids = _places(words, numbers, query, decimals, hidden)
-    notes = []
-    if step is not None:
+    numbers = _numbers_of(*(torch.as_tensor(values) for values in (X, *matrices)), query, hidden)
+    grids, notes = _places(words, numbers, query, decimals, hidden), []
+    if step:
         strong, told = _worked(numbers, query, decimals)[step - 1]
         grids |= {key: replace(grids[key], strong=cells) for key, cells in strong.items()}
-        y = sum(grids["z"].down) / 2
-        notes = [
-            (grids["K"].edges[0], y - 9 * (len(told) - 1) + 18 * i, t) for i, t in enumerate(told)
-        ]
-    name = f"the context vector of {words[query]}"
-    title = f"Step {step} of 6: {STEPS[step - 1]}" if step else name[0].upper() + name[1:]
-    title += ", the future hidden" * (hidden is not None)
-    return flow(
-        grids,
-        _arrows(query, len(q), hidden),
-        title,
-        _described(words, numbers, name, hidden, notes),
-        notes,
-        step,
+        x, y = grids["K"].edges[0], sum(grids["z"].down) / 2 - 9 * (len(told) - 1)
+        notes = [(x, y + 18 * i, line) for i, line in enumerate(told)]
+    title = (
+        f"Step {step} of 6: {STEPS[step - 1]}" if step else f"The context vector of {words[query]}"
     )
+    title += ", the future hidden" * (hidden is not None)
+    told = _described(words, numbers, query, hidden, step, notes)
+    arrows = _arrows(query, numbers["K"].shape[1], hidden)
+    return flow(grids, arrows, title, told, notes, step)
+
+
+def _numbers_of(X, W_Q, W_K, W_V, query, hidden):
+    """Return every tensor on the way, each of two axes."""
+    q, K, V = X[[query]] @ W_Q, X @ W_K, X @ W_V
+    score = K @ q.mT  # (tokens, 1)
+    scaled = score / math.sqrt(q.shape[1])
+    masked = scaled if hidden is None else scaled.masked_fill(hidden[:, None], -math.inf)
+    weight = masked.softmax(dim=0)
+    parts = weight * V
+    numbers = {"X": X, "W_Q": W_Q, "W_K": W_K, "W_V": W_V, "q": q, "K": K, "V": V, "score": score}
+    z = parts.sum(0, keepdim=True)
+    return numbers | {"scaled": scaled, "weight": weight, "parts": parts, "z": z}
 
 
 def _shade(weights):
@@ -59,9 +58,11 @@ def _shade(weights):
     return [[to_hex(colormaps[WEIGHTS](0.05 + 0.9 * w)) for w in row] for row in weights.tolist()]
 
 
-def _described(words, numbers, name, hidden, notes):
-    told = f"The way from the embeddings to {name}"
-    if notes:
+def _described(words, numbers, query, hidden, step, notes):
+    told = f"The way from the embeddings to the context vector of {words[query]}"
+    if step == 0:
+        return f"{told}, still empty: the embeddings X and the matrices W_Q, W_K, W_V are given."
+    if step:
         return f"{told}; this step is framed. {' '.join(note[2] for note in notes)}"
     seen = [i for i in range(len(words)) if hidden is None or not hidden[i]]
     weights = ", ".join(f"{words[i]} {numbers['weight'][i, 0]:.2f}" for i in seen)

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 from matplotlib.colors import to_rgb
 
-from .basic import HIDDEN
 from .sheet import FAINT, INK, ORANGE, WIDTH, Sheet, _width, short_number
 
-LATER, FRAME, CELLS = "#9a9a9a", "#8c8c8c", "#d5d5d5"
+LATER, FRAME, CELLS = "#858585", "#8c8c8c", "#d5d5d5"
 MARGIN, ABOVE, BELOW = 12, 17, 15  # pixels: around all, for the name of a grid, for its shape
 
 
@@ -99,19 +98,20 @@ def flow(grids, arrows, title, description, notes=(), step=None):
     bottom = max([*bottoms, *(note[1] + 8 for note in notes)]) + MARGIN
     rights = [right + grid.overhang for right, grid in zip(rights, grids.values(), strict=True)]
     right = max([*rights, *(note[0] + 1.15 * _width(note[2]) for note in notes)]) + MARGIN
-    width = max(WIDTH, right - left, _width(title) * 1.25 + 2 * MARGIN)
+    width = round(max(WIDTH, right - left, _width(title) * 1.25 + 2 * MARGIN))
     across, under = (width - right - left) / 2, 28 * bool(title) - top
-    sheet = Sheet(bottom + under, width)
+    sheet = Sheet(width)
     grids = {k: replace(grid, x=grid.x + across, y=grid.y + under) for k, grid in grids.items()}
-    sheet.text(left + across + MARGIN, 18, title, 13.5, weight="bold")
-    for x, y, text, *weight in notes:
-        sheet.text(x + across, y + under, text, 12, weight=weight[0] if weight else "normal")
+    sheet.text(left + across + MARGIN, 18, title, 13.5, bold=True)
+    for x, y, text, *bold in notes:
+        sheet.text(x + across, y + under, text, bold=bool(bold))
     for grid in grids.values():
         _draw_grid(sheet, grid, step)
     for arrow in arrows:
         _draw_arrow(sheet, arrow, grids[arrow.source], grids[arrow.target], step)
     stop = "" if title.endswith("?") else "."
-    return sheet.picture(f"{title}{stop} {description}" if title else description)
+    description = f"{title}{stop} {description}" if title else description
+    return sheet.picture(bottom + under, description)
 
 
 def _draw_grid(sheet, grid, step):
@@ -123,41 +123,43 @@ def _draw_grid(sheet, grid, step):
         _fill(sheet, grid)
         sheet.text((left + right) / 2, bottom + 8, grid.told, 11, "center", color=FAINT)
     color = ORANGE if grid.wrong else LATER if later else INK if now else FRAME
-    _frame(sheet, left, top, right, bottom, color, 1.8 if now or grid.wrong else 0.9, later)
-    for i, name in enumerate(grid.rows):
-        y = top + (i + 0.5) * grid.cell[1]
-        sheet.text(left - 5, y, name, 12, "right", color=LATER if later else INK)
+    _frame(sheet, left, top, right, bottom, color, 2.4 if now or grid.wrong else 1.2, later)
     ink = LATER if later else INK
-    sheet.text(
-        (left + right) / 2, grid.edges[1] + 8, grid.name, 12, "center", "center", ink, weight="bold"
-    )
+    for i, name in enumerate(grid.rows):
+        sheet.text(left - 5, top + (i + 0.5) * grid.cell[1], name, 12, "right", ink)
+    sheet.text((left + right) / 2, grid.edges[1] + 8, grid.name, 12, "center", ink, bold=True)
 
 
 def _fill(sheet, grid):
     wide, high = grid.cell
-    for i, row in enumerate(grid.cells):
-        for j, value in enumerate(row):
+    texts = [[_text(value, grid.decimals) for value in row] for row in grid.cells]
+    size = 12 if max(len(text) for row in texts for text in row) <= 4 else 11
+    for i, row in enumerate(texts):
+        for j, text in enumerate(row):
             x, y = grid.x + j * wide, grid.y + i * high
             face = grid.tint if isinstance(grid.tint, str) else grid.tint[i][j]
             if grid.hidden is not None and grid.hidden[i][j]:
-                sheet.box(x, y, wide, high, HIDDEN, "#999999", 0.4, hatch="////")
+                sheet.box(x, y, wide, high, edge="#999999", line=0.5, hatched=True)
                 continue
-            sheet.box(x, y, wide, high, face)
-            if value is not None:
+            sheet.box(x, y, wide, high, face, CELLS, 0.8)
+            if text:
                 dark, strong = sum(to_rgb(face)) < 1.6, (i, j) in grid.strong
-                text = short_number(value, grid.decimals) if isinstance(value, float) else value
-                weight = "bold" if dark or strong else "normal"
-                place = (x + wide / 2, y + high / 2)
-                sheet.number(*place, str(text), 11, "white" if dark else INK, weight)
-    sheet.grid(grid.x, grid.y, grid.cell, len(grid.cells), len(grid.cells[0]), CELLS)
+                ink, middle = "white" if dark else INK, (x + wide / 2, y + high / 2)
+                sheet.text(*middle, text, size, "center", ink, bold=dark or strong)
     for i, j in grid.strong:
         x, y = grid.x + j * wide, grid.y + i * high
-        _frame(sheet, x, y, x + wide, y + high, INK, 1.6)
+        _frame(sheet, x, y, x + wide, y + high, INK, 2.1)
 
 
-def _frame(sheet, left, top, right, bottom, color, lw, dotted=False):
-    corners = [left, right, right, left, left], [top, top, bottom, bottom, top]
-    sheet.line(*corners, color, lw=lw, **{"linestyle": ":"} if dotted else {})
+def _text(value, decimals):
+    if value is None:
+        return ""
+    return short_number(value, decimals) if isinstance(value, float) else str(value)
+
+
+def _frame(sheet, left, top, right, bottom, color, width, dashed=False):
+    corners = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
+    sheet.line(corners, color, width=width, dashed=dashed)
 
 
 def _draw_arrow(sheet, arrow, source, target, step):
@@ -165,31 +167,28 @@ def _draw_arrow(sheet, arrow, source, target, step):
     later, now = step is not None and when > step, when == step
     color = ORANGE if arrow.wrong else LATER if later else INK if now else FAINT
     points, (x, y), level = _route(source, target, arrow.style)
-    style = {"color": INK if color == FAINT else color, "linespacing": 1.05}
+    ink, side = INK if color == FAINT else color, "right" if arrow.style == "left" else "left"
     if arrow.style == "word":
-        sheet.text(x, y, arrow.word, 12, "center", **style)
+        sheet.text(x, y, arrow.word, 12, "center", ink)
         return
-    lw = 2.0 if now else 1.2
-    sheet.line(*zip(*points, strict=True), color, lw=lw, linestyle="--" if arrow.wrong else "-")
-    sheet.line(*_head(*points[-2:]), color, lw=lw)
+    width = 2.4 if now else 1.5
+    sheet.line(points, color, width=width, dashed=arrow.wrong)
+    sheet.line(_head(*points[-2:]), color, width=width)
     if level:
-        first, _, rest = arrow.word.partition("\n")
-        sheet.text(x, y - 10, first, 11, "center", **style)
-        sheet.text(x, y + 5, rest, 11, "center", "top", **style)
-    elif arrow.style == "left":
-        sheet.text(x - 6, y, arrow.word, 11, "right", **style)
+        for place, line in zip((-10, 11, 24), arrow.word.split("\n"), strict=False):
+            sheet.text(x, y + place, line, 11, "center", ink)
     else:
-        sheet.text(x + 6, y, arrow.word, 11, "left", **style)
+        sheet.text(x - 6 if side == "right" else x + 6, y, arrow.word, 11, side, ink)
 
 
 def _head(before, tip):
-    """Return the xs and ys of an arrow's head: two short strokes that meet at its tip."""
+    """Return the points of an arrow's head: two short strokes that meet at its tip."""
     (x, y), along = tip, (tip[0] - before[0], tip[1] - before[1])
     if along[0] == 0:
         back = y - 5 * (1 if along[1] > 0 else -1)
-        return [x - 4, x, x + 4], [back, y, back]
+        return [(x - 4, back), tip, (x + 4, back)]
     back = x - 5 * (1 if along[0] > 0 else -1)
-    return [back, x, back], [y - 4, y, y + 4]
+    return [(back, y - 4), tip, (back, y + 4)]
 
 
 def _route(source, target, style):

@@ -1,0 +1,401 @@
+"""The weights of every head of any module, read from one run.
+
+They are what meets the values: what a softmax gave, or what a fused kernel must have used, made
+again from its queries and keys; and where no line of the code makes them (chunks, an online
+softmax, windows, no softmax at all), the derivative of the context by the values, in which an
+attention is linear. Weights are told only where they, times the values, give the context.
+"""
+
+import contextlib
+import re
+from dataclasses import dataclass, replace
+
+import torch
+
+from shape_tracing import Capture
+
+from . import calling, masks
+from .cores import cores
+from .flow import SOFT, Flow, Kept, outputs
+from .guard import Clock, TimeUp, copy_module, untouched
+from .subject import NoDropout, Subject
+
+FILLED = -1e3  # a score below this was put there by a mask
+CLOSE = 1e-3  # of the context's largest number: weights times values must come as near as this
+SECONDS = 10
+
+
+class NotRead(ValueError):
+    """The weights of this module cannot be read; the message says why."""
+
+
+@dataclass
+class Layer:
+    """One attention of a run.
+
+    weights: (batch, num_heads, queries, keys). scores: what went into the softmax, laid out the
+    same, or None. hidden: Boolean, True where a mask hides. lines: {"scores", "scale", "mask",
+    "softmax", "context" or "kernel": (file, line number, text)}. path: the part of the module.
+    how: "softmax", "kernel" or "derivative".
+    """
+
+    weights: torch.Tensor
+    scores: torch.Tensor | None
+    hidden: torch.Tensor
+    lines: dict
+    path: str
+    how: str
+
+
+class Reader:
+    """A module that is ready to be run on any input: how it is called, and with which masks.
+
+    module_or_factory, num_heads, d_model: as for `check_attention`. `.name`: its class.
+    `.d_model`: the width of its tokens. `.mask`: the argument that can hide the future, or None.
+    The module itself is not changed; it keeps its own weights.
+    Raises `NotRead` where it cannot be called.
+    """
+
+    def __init__(self, module_or_factory, num_heads=None, d_model=None):
+        try:
+            with untouched(), Clock(SECONDS) as clock:
+                module, d_model, num_heads = calling.build(module_or_factory, d_model, num_heads)
+                subject = Subject(module, d_model, num_heads, None, clock)
+                if subject.module is None:
+                    raise NotRead(f"{type(module).__name__} cannot be called: {subject.error}")
+                masks.settle_required(subject)
+                self._required = subject.masks or {}
+                self._trial = next((t for t in masks.trials(subject) if t.accepted), None)
+                self._module = calling.prepare(module, subject.dtype)
+        except TimeUp:
+            raise NotRead(f"It was not done within {SECONDS} seconds.") from None
+        self.name, self.mask = type(module).__name__, self._trial and self._trial.name
+        self.d_model, self._sizes, self._way = subject.sizes.d_model, subject.sizes, subject.way
+        self._dtype = subject.dtype
+
+    def output(self, x, masked=True, training=False):
+        """Return the output (batch, tokens, width) for x (batch, tokens, d_model)."""
+        return self._run(x, masked, training)[1]
+
+    def layers(self, x, masked=True, training=False):
+        """Return a `Layer` for each attention of a run on x (batch, tokens, d_model), in order.
+
+        masked: whether the argument `.mask` hides the future. training: the mode of the module.
+        Raises `NotRead` where the weights are nowhere in sight.
+        """
+        return _layers(self, x, masked, training)
+
+    def tokens_first(self):
+        """Return a reader of the same module that gives it (tokens, batch, d_model)."""
+        other = object.__new__(Reader)
+        vars(other).update(vars(self), _way=replace(self._way, layout="tokens first"))
+        return other
+
+    @property
+    def batch_first(self):
+        return self._way.layout == "batch"
+
+    def _run(self, x, masked, training, keep=None, grad=False):
+        """Return (the calls of one run, its output, the input that it was given)."""
+        module = copy_module(self._module, share=True)  # it keeps nothing from an earlier run
+        given, found = x.to(self._dtype).clone().requires_grad_(grad), self._masks(x, masked)
+        quiet = contextlib.nullcontext() if training else NoDropout()
+        seen = Capture(module, keep=keep) if keep else contextlib.nullcontext()
+        try:
+            with untouched(), torch.set_grad_enabled(grad), quiet, seen:
+                torch.manual_seed(0)
+                output = self._way(module.train(training), given, found)
+        except Exception as error:
+            what = f"{self.name} fails on {x.shape[1]} tokens of width {x.shape[2]}"
+            raise NotRead(f"{what}: {calling.told(error)}") from error
+        return getattr(seen, "calls", None), output, given, module
+
+    def flow(self, x, masked, training, grad=False):
+        """Return (the `Flow` of one run, its output)."""
+        calls, output, given, module = self._run(x, masked, training, Kept, grad)
+        sizes = calling.Sizes(*x.shape, self._sizes.num_heads)
+        return Flow(calls, given, sizes, module), output
+
+    def _masks(self, x, masked):
+        """Return {argument: mask}: those that each call needs, and the one that hides the future."""
+        batch, tokens, _ = x.shape
+        sizes = {self._sizes.batch: batch, self._sizes.tokens: tokens}
+        found = {
+            name: mask.flatten()[0].expand([sizes.get(n, n) for n in mask.shape]).clone()
+            for name, mask in self._required.items()
+        }
+        if masked and self._trial:
+            wanted = self._trial.accepted.shape, self._trial.accepted.words
+            future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+            for shape, spread in masks._shapes(future, batch, False):
+                for words, mask in masks._kinds(spread, self._dtype):
+                    if (shape, words) == wanted:
+                        found[self.mask] = mask
+        return found
+
+
+def _layers(reader, x, masked, training):
+    flow, _ = reader.flow(x, masked, training)
+    tokens = x.shape[1]
+    found = [core for core in cores(flow) if _explains(core)]
+    found = [core for core in found if core.softmaxes or core.fused is not None] or found
+    layers = []
+    if found:
+        owners = _owners(reader, x, masked, training, found)
+        for group in _groups(flow, found):
+            members = [found[n] for n in group]
+            layer = _layer(flow, members, [owners[n] for n in group], x.shape[0])
+            layers += [layer] if layer is not None else []
+    square = [layer for layer in layers if layer.weights.shape[-2:] == (tokens, tokens)]
+    if layers and len(square) == len(layers):
+        return layers
+    rows = {core.weights.shape[-2] for core in found}
+    if rows == {x.shape[0]} and tokens not in rows and reader.batch_first:
+        return _layers(reader.tokens_first(), x, masked, training)
+    layer = by_derivative(reader, x, masked, training)
+    if layer is not None:
+        return [layer]
+    if len(layers) == 1 and layers[0].weights.shape[-2] == tokens:
+        return layers  # keys of their own: a context, or a memory
+    if layers:
+        shapes = ", ".join(str(tuple(each.weights.shape[-2:])) for each in layers)
+        raise NotRead(f"The weights are made in parts, {shapes}, not for all {tokens} tokens.")
+    if flow.attends:
+        raise NotRead("Something of attention is seen, but no weights that explain the context.")
+    raise NotRead("No softmax, no fused kernel and no product of queries and keys was seen.")
+
+
+def _explains(core):
+    """Whether the weights, times the values, are the context."""
+    made, context = core.weights @ core.values, core.context[1]
+    if made.shape != context.shape:  # the same numbers, laid out in another order
+        made, context = made.flatten().sort()[0], context.flatten().sort()[0]
+    return made.shape == context.shape and _near(made, context)
+
+
+def _near(first, second):
+    first, second = first.float().nan_to_num(0.0), second.float().nan_to_num(0.0)
+    return bool((first - second).abs().max() <= CLOSE * second.abs().max())
+
+
+# --- whose weights are these ----------------------------------------------------------------
+
+
+def _owners(reader, x, masked, training, found):
+    """Return for each core the sentence that each of its leading entries belongs to, measured.
+
+    One more run for each sentence: what moves with it is its own. A head whose weights nothing
+    can move is told by its place among the others.
+    """
+    batch, owners = len(x), [torch.full((len(_lead(core.weights)),), -1) for core in found]
+    for sentence in range(batch if batch > 1 else 0):
+        other = x.clone()
+        generator = torch.Generator().manual_seed(sentence)
+        other[sentence] = torch.randn(x[sentence].shape, generator=generator).to(x)
+        places = {core.at for core in found}
+        again = [c for c in cores(reader.flow(other, masked, training)[0]) if c.at in places]
+        if len(again) != len(found):
+            raise NotRead("The run takes another way on other numbers.")
+        for core, changed, owner in zip(found, again, owners, strict=True):
+            before, after = _scores(core), _scores(changed)
+            moved = (before - after).abs().flatten(1).amax(1)
+            owner[moved > 1e-4 * before.abs().max()] = sentence
+    return [_in_order(owner, batch) for owner in owners]
+
+
+def _in_order(owner, batch):
+    """Return an order that agrees with what was measured, all sentences alike; or what was."""
+    known, share = owner >= 0, len(owner) // batch
+    for order in (torch.arange(batch).repeat_interleave(share), torch.arange(batch).repeat(share)):
+        if len(order) == len(owner) and order[known].equal(owner[known]):
+            return order
+    return owner.clamp_min(0)
+
+
+def _lead(tensor):
+    """Return a tensor as (leading entries, queries, keys)."""
+    return tensor.reshape(-1, *tensor.shape[-2:])
+
+
+def _scores(core):
+    """Return the scores of what is seen, each row from its largest: a shift tells nothing."""
+    if core.scores is None:
+        return _lead(core.weights)
+    seen = core.scores > FILLED
+    largest = core.scores.masked_fill(~seen, -torch.inf).amax(-1, keepdim=True)
+    return _lead(torch.where(seen, core.scores - largest, 0.0)).nan_to_num(0.0, 0.0, 0.0)
+
+
+# --- which of them are the heads of one layer -----------------------------------------------
+
+
+def _groups(flow, found):
+    """Return lists of numbers of cores, one for each layer: heads in a loop stand together."""
+    depth, groups = [], {}
+    for n, core in enumerate(found):
+        behind = _behind(flow, core.operands)
+        made = [{other.at, flow.maker(other.context[0], 10**9)} for other in found[:n]]
+        depth.append(
+            1 + max((d for d, m in zip(depth, made, strict=True) if m & behind), default=-1)
+        )
+        place = re.sub(r"\d+", "#", flow.calls[core.at].path)  # heads.0 and heads.1: one layer
+        groups.setdefault((depth[n], place, tuple(core.weights.shape), core.width), []).append(n)
+    return list(groups.values())
+
+
+def _behind(flow, todo):
+    """Return the indices of all calls behind some operands: (Kept, index of its reader)."""
+    todo, done = list(todo), set()
+    while todo:
+        at = flow.maker(*todo.pop())
+        if at is not None and at not in done:
+            done.add(at)
+            todo += [(kept, at) for kept in flow.calls[at].inputs]
+    return done
+
+
+def _layer(flow, group, owners, batch):
+    """Return the heads of several cores side by side as one `Layer`, or None."""
+    weights, scores = [], []
+    for core, owner in zip(group, owners, strict=True):
+        counts = torch.bincount(owner, minlength=batch)
+        if (counts != counts[0]).any():
+            return None
+        order = torch.argsort(owner, stable=True)
+        shape = (batch, -1, *core.weights.shape[-2:])
+        weights.append(_lead(core.weights)[order].reshape(shape))
+        if core.scores is not None:
+            scores.append(_lead(core.scores)[order].reshape(shape))
+    weights = torch.cat(weights, 1)
+    scores = torch.cat(scores, 1) if len(scores) == len(group) else None
+    hidden = weights == 0 if scores is None else (weights == 0) & (scores < FILLED)
+    core = group[0]
+    how = "softmax" if core.fused is None else "kernel"
+    return Layer(weights, scores, hidden, _lines(flow, core), flow.calls[core.at].path, how)
+
+
+_STEPS = {
+    "mul": "scale", "div": "scale", "masked_fill": "mask", "where": "mask", "add": "mask",
+    "sub": "mask", "assign": "mask", "softmax": "softmax", "_softmax": "softmax", "exp": "softmax",
+}  # fmt: skip
+
+
+def _lines(flow, core):
+    """Return {step: (file, line number, text)} of the code that made these weights."""
+    if core.fused is not None:
+        return {"kernel": _line(core.fused)}
+    lines = {"scores": _line(flow.calls[core.operands[0][1]])}
+    for at in core.path:
+        step = _STEPS.get(flow.calls[at].name.rstrip("_"))
+        if step:
+            lines.setdefault(step, _line(flow.calls[at]))
+    return lines | {"context": _line(flow.calls[core.at])}
+
+
+def _line(call):
+    return (*call.where, call.line)
+
+
+# --- where no line makes them ---------------------------------------------------------------
+
+
+def by_derivative(reader, x, masked=True, training=False):
+    """Return the `Layer` whose weights are the derivative of a context by the values, or None.
+
+    Each sentence is run alone; the first context of the run that explains itself counts.
+    """
+    found = [_slopes_of(reader, x[n : n + 1], masked, training) for n in range(len(x))]
+    if any(one is None for one in found) or len({len(weights) for weights, _ in found}) > 1:
+        return None
+    weights, call = torch.stack([weights for weights, _ in found]), found[0][1]
+    return Layer(weights, None, weights == 0, {"context": _line(call)}, call.path, "derivative")
+
+
+def _slopes_of(reader, x, masked, training):
+    """Return (weights (num_heads, tokens, tokens), the call that reads the context), or None."""
+    flow, out = reader.flow(x, masked, training, grad=True)
+    for context, at in _contexts(flow, out):
+        rows = _rows(context, x.shape[1])
+        if rows is None or not context.requires_grad:
+            continue
+        for source in sorted(_behind(flow, [(Kept(context), at)])):
+            if not _is_value(flow, source):
+                continue
+            values = outputs(flow.calls[source])[0].tensor
+            places = _places(reader, x, masked, training, source, values)
+            weights = None if places is None else _slopes(rows, values, places)
+            if weights is not None:
+                return weights, flow.calls[min(at, len(flow.calls) - 1)]
+    return None
+
+
+def _contexts(flow, out):
+    """Yield (context, index of its reader): what a projection takes, with attention behind it."""
+    for at, call in enumerate(flow.calls):
+        for kept in call.inputs[:2] if flow.is_projection(at) else ():
+            if not flow.is_weight(kept, at) and _mixes(flow, _behind(flow, [(kept, at)])):
+                yield kept.tensor, at
+    if isinstance(out, torch.Tensor):
+        yield out, len(flow.calls)
+
+
+def _mixes(flow, behind):
+    attends = {*SOFT, "exp", "scaled_dot_product_attention"}
+    return any(at in flow.products or flow.calls[at].name in attends for at in behind)
+
+
+def _is_value(flow, at):
+    """Whether a call is a projection of the input, with no attention behind it."""
+    if not flow.is_projection(at) or not outputs(flow.calls[at]):
+        return False
+    made = outputs(flow.calls[at])[0]
+    behind = _behind(flow, [(kept, at) for kept in flow.calls[at].inputs])
+    return made.tensor.requires_grad and not made.tensor.is_leaf and not _mixes(flow, behind)
+
+
+def _rows(context, tokens):
+    """Return a context of one sentence as (tokens, numbers), or None."""
+    axes = [axis for axis in range(context.dim() - 1) if context.shape[axis] == tokens]
+    return context.movedim(axes[-1], 0).reshape(tokens, -1) if axes else None
+
+
+def _places(reader, x, masked, training, source, values):
+    """Return the flat places in a projection's result that each token fills: (tokens, numbers)."""
+    base, found = values.detach().flatten(), []
+    for token in range(x.shape[1]):
+        other = x.clone()
+        generator = torch.Generator().manual_seed(token)
+        other[:, token] = torch.randn(x.shape[-1], generator=generator).to(x)
+        calls = reader.flow(other, masked, training)[0].calls
+        made = outputs(calls[source])[0].value.flatten() if source < len(calls) else base[:0]
+        if made.shape != base.shape:
+            return None
+        found.append((made != base).nonzero().flatten())
+    if len({len(places) for places in found}) > 1 or not len(found[0]):
+        return None
+    places = torch.stack(found)
+    return places if places.unique().numel() == places.numel() else None
+
+
+def _slopes(rows, values, places):
+    """Return (num_heads, tokens, tokens), or None where the rows are not linear in the values."""
+
+    def slope(number):
+        (grad,) = torch.autograd.grad(number, values, retain_graph=True, allow_unused=True)
+        return torch.zeros(places.shape) if grad is None else grad.flatten()[places]
+
+    mix = torch.randn(len(rows), generator=torch.Generator().manual_seed(0)).to(rows)
+    mixed = torch.stack([slope(mix @ column) for column in rows.mT])  # (numbers, tokens, features)
+    acts = (mixed.abs() > 1e-9).any(dim=1)  # (numbers, features)
+    acts &= acts.sum(0) == 1  # a key's feature moves all numbers of its head
+    if (acts.sum(1) != 1).any():
+        return None
+    own = acts.int().argmax(1)  # the feature of the values that each number of the context mixes
+    lines, heads = mixed[torch.arange(len(own)), :, own], []  # (numbers, tokens)
+    for number, line in enumerate(lines):
+        if not any(torch.allclose(line, lines[h], rtol=1e-4, atol=1e-7) for h in heads):
+            heads.append(number)
+    weights = torch.stack([torch.stack([slope(row[h])[:, own[h]] for row in rows]) for h in heads])
+    numbers = values.detach().flatten()[places]  # (tokens, features)
+    told = torch.stack([(w @ numbers[:, own[h]]) for h, w in zip(heads, weights, strict=True)])
+    return weights if _near(told, rows.detach().mT[heads]) else None
