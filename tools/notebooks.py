@@ -67,9 +67,7 @@ def normalise(book):
 
 
 def main(names):
-    paths = [NOTEBOOKS / name for name in names] or [
-        path for folder in ("", "further") for path in sorted((NOTEBOOKS / folder).glob("*.ipynb"))
-    ]
+    paths = [NOTEBOOKS / name for name in names] or sorted(NOTEBOOKS.glob("*.ipynb"))
     for path in paths:
         book = nbformat.read(path, as_version=4)
         execute(book, path.parent)
