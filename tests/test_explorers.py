@@ -8,10 +8,12 @@ import html
 import importlib
 import random
 import re
+import time
 import warnings
 from xml.etree import ElementTree
 
 import ipywidgets as widgets
+import planted
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -22,7 +24,6 @@ from attention_course import (
     causal_mask,
     explorers,
     lectures,
-    timing,
 )
 from attention_course.explorers import Explorer, Impossible, parts
 from attention_course.explorers import explorer as explorer_file
@@ -755,16 +756,16 @@ def test_times_are_told_apart(monkeypatch):
     told = says("split", times=(0.003, 0.002))
     assert "Loop 3.000 ms, split 2.000 ms" in told
     assert "the loop takes 1.5 times as long" in told
-    given, compare = {}, timing.compare_times
-
-    def compared(functions, *inputs, **options):
-        given.update(functions)
-        return compare(functions, *inputs, **options)
-
-    monkeypatch.setattr(timing, "compare_times", compared)
+    slow, quick = torch.nn.Identity(), torch.nn.Identity()
+    slow.forward = lambda x: time.sleep(0.02)
+    assert parts.measured(slow, quick, None)[0] > 0.02 > parts.measured(quick, slow, None)[0]
+    given = []
+    monkeypatch.setattr(
+        split_file, "measured", lambda *modules: given.append(modules[:2]) or (0.002, 0.001)
+    )
     make("split").press("measure")
-    kinds = {name: type(module) for name, module in given.items()}
-    assert kinds == {"loop": LoopedMultiHeadAttention, "split": MultiHeadAttention}
+    kinds = [type(module) for module in given[0]]
+    assert kinds == [LoopedMultiHeadAttention, MultiHeadAttention]
 
 
 @pytest.mark.parametrize("fault", ["split", "merge", "order"])
@@ -987,3 +988,119 @@ def test_words_are_split_into_heads_that_see_each_their_own_numbers(monkeypatch)
     for order in ("swap", "reverse"):
         assert ALL_SAME in says("word_order", **state, order=order)
         assert ALL_SAME not in says("word_order", **state, order=order, positions="rotary")
+
+
+# --- An attention of one's own --------------------------------------------------------------
+
+
+def planted_module(code, base="separate"):
+    changes = next(c for found, b, c in planted.PLANTED if (found, b) == (code, base))
+    return planted.make(base, *changes)
+
+
+def test_own_attention_shows_the_weights_that_the_run_gave():
+    torch.manual_seed(0)
+    module = MultiHeadAttention(24, 4)
+    explorer = explorers.explore_attention(module)
+    words = "cats see cats run".split()
+    explorer.controls["words"].value = " ".join(words)
+    with torch.no_grad():
+        _, weights = module(vectors(words, 24)[None], need_weights=True)
+    for head in range(4):
+        explorer.controls["head"].value = head
+        assert f"Head {head} of 4: largest weight {weights[0, head].max():.2f}" in explorer.status
+        numbers = [item.text for item in explorer.picture.items if isinstance(item, Text)]
+        for number in weights[0, head].tril().flatten().tolist():
+            assert number == 0 or f"{number:.2f}" in numbers
+    assert "6 cells hidden, rows add up to 1. Changing run (3) moves the outputs of: run (3)." in (
+        explorer.status
+    )
+    assert "the check says" in numbers
+    assert "nothing wrong found" in numbers
+
+
+def test_own_attention_counts_layers_and_gives_a_mask_where_there_is_an_argument():
+    block = torch.nn.TransformerEncoderLayer(24, 4, 30, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
+    explorer = explorers.explore_attention(encoder)
+    assert explorer.controls["layer"].max == 1
+    assert explorer.controls["mask"].description == "mask"
+    assert "0 cells hidden" in explorer.status
+    explorer.controls["mask"].value = True
+    assert "10 cells hidden" in explorer.status
+    assert "moves the outputs of: cats (4)." in explorer.status
+    explorer.controls["layer"].value = 1
+    assert explorer.status.startswith("Layer 1 of 2.")
+    assert any("layers.1.self_attn" in str(item) for item in explorer.picture.items)
+    same_as_fresh(explorer)
+
+
+@pytest.mark.parametrize("code", ["merge-by-view", "split-by-view"])
+def test_a_fault_in_the_layout_is_a_contradiction_between_weights_and_outputs(code):
+    explorer = explorers.explore_attention(planted_module(code))
+    told = []
+    for token in range(5):
+        explorer.controls["disturb"].value = token
+        crosses = [i for i in explorer.picture.items if isinstance(i, Text) and "✗" in i.text]
+        told.append(len(crosses) > 0)
+        assert ("No weight lets" in explorer.status) == told[-1]
+    assert any(told)
+    assert any(code in item.text for item in explorer.picture.items if isinstance(item, Text))
+
+
+def test_rows_that_do_not_add_up_to_one_stand_out():
+    explorer = explorers.explore_attention(planted_module("softmax-axis", "separate"))
+    texts = [item for item in explorer.picture.items if isinstance(item, Text)]
+    sums = [item for item in texts if item.bold and item.color == sheet.ORANGE]
+    assert len(sums) >= 3
+    assert "rows add up to 1." not in explorer.status
+
+
+class HidesAll(MultiHeadAttention):
+    def forward(self, x):
+        mask = torch.full((x.shape[1], x.shape[1]), -torch.inf).triu()  # its own token too
+        q, k, v = (self._split(w(x)) for w in (self.W_query, self.W_key, self.W_value))
+        return self.W_out(self._merge((q @ k.mT / 2 + mask).softmax(-1) @ v))
+
+
+def test_a_row_of_nan_is_shown_as_it_is():
+    explorer = explorers.explore_attention(HidesAll(12, 3))
+    texts = [item.text for item in explorer.picture.items if isinstance(item, Text)]
+    assert "nan" in texts
+    assert "NaN" in texts
+    assert "nan" not in re.sub(r">[^<]*<", "><", explorer.picture.svg())
+    explorer.picture.png()
+
+
+def test_what_cannot_be_read_is_a_sentence():
+    explorer = explorers.explore_attention(torch.nn.Sequential(torch.nn.Linear(12, 12)))
+    assert explorer.status.startswith("The weights cannot be shown. No softmax")
+    assert "<img" not in shown(explorer)[0]
+    explorer = explorers.explore_attention(MultiHeadAttention)
+    assert "<img" in shown(explorer)[0]
+    explorer = explorers.explore_attention(3)
+    assert "takes a module" in explorer.status
+
+
+def test_own_attention_that_fails_on_many_words_says_so_and_goes_on():
+    explorer = explorers.explore_attention(planted.make("separate"))  # its mask is 8 by 8
+    explorer.controls["words"].value = "a b c d e f g h i"
+    assert "fails on 9 tokens" in explorer.status
+    explorer.controls["words"].value = "a b c"
+    assert "<img" in shown(explorer)[0]
+
+
+@pytest.mark.long
+def test_of_the_planted_faults_nine_of_ten_are_seen():
+    seen = []
+    for code, base, changes in planted.PLANTED:
+        explorer = explorers.explore_attention(planted.make(base, *changes))
+        seen.append(
+            code in explorer.picture.description
+            or any(
+                code in item.text or "✗" in item.text
+                for item in explorer.picture.items
+                if isinstance(item, Text)
+            )
+        )
+    assert sum(seen) >= 0.9 * len(seen)

@@ -9,9 +9,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from attention_course import attention, causal_mask, lectures
 from attention_course.figures import flow, heads_at_once, heads_beside_cut, one_query, role_task
-from attention_course.figures.calculations import ROLES
 from attention_course.figures.drawing import Box, Text
 from attention_course.figures.flow import Arrow, Grid, _route
+from attention_course.figures.roles import ROLES
 
 A = Grid(0, 0, [[1.5, -0.25], ["x", None], [2.0, 0.0]], "A", decimals=1, step=1)
 B = Grid(120, 20, [[3.0]], "B", "(1)", step=2)

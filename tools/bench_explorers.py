@@ -24,6 +24,7 @@ MEASURED = {
     "split": ("tokens", {"d_model": 24, "num_heads": 12, "tokens": 11}),
     "shapes": ("step", {"batch": 3, "tokens": 8, "d_model": 24, "num_heads": 12}),
     "word_order": ("layers", {"sentence": "own words", "words": TWELVE}),
+    "attention": ("head", {"words": TWELVE, "layer": 1}),
 }
 
 
@@ -53,14 +54,12 @@ def latencies():
 
 
 def _presses(server, browser, name, slider, state):
-    call = f"explore_{name}"
     moves = [f"explorer.controls[{key!r}].value = {value!r}" for key, value in state.items()]
     place = f"print(list(explorer.controls).index({slider!r}))"
-    source = [f"from attention_course import {call}", f"explorer = {call}()", *moves]
-    server.write(f"{call}.ipynb", "\n".join([*source, place, "explorer"]))
+    server.write(f"{name}.ipynb", "\n".join([stacks.CALLS[name], *moves, place, "explorer"]))
     page = browser.new_page(viewport={"width": 1100, "height": 1100})
     page.set_default_timeout(stacks.SECONDS * 1000)
-    server.run(page, f"{call}.ipynb")
+    server.run(page, f"{name}.ipynb")
     page.wait_for_selector(".explorer img")
     place = int(page.locator(server.printed).first.text_content())
     handle = page.locator(".explorer-controls > *").nth(place).locator(server.handle)
@@ -69,7 +68,7 @@ def _presses(server, browser, name, slider, state):
     for press in range(PRESSES):  # to and fro, so that no end stops the slider
         page.keyboard.press("ArrowRight" if press % 2 == 0 else "ArrowLeft")
         page.wait_for_function(f"window.times.length > {press}")
-        page.wait_for_timeout(100)
+        page.wait_for_timeout(200)  # as fast as one looks
     times = page.evaluate("window.times")
     page.close()
     return times

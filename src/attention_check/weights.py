@@ -65,7 +65,8 @@ class Reader:
                     raise NotRead(f"{type(module).__name__} cannot be called: {subject.error}")
                 masks.settle_required(subject)
                 self._required = subject.masks or {}
-                self._trial = next((t for t in masks.trials(subject) if t.accepted), None)
+                tried = (t for t in masks.trials(subject) if t.accepted and t.kind == "pairs")
+                self._trial = next(tried, None)
                 self._module = calling.prepare(module, subject.dtype)
         except TimeUp:
             raise NotRead(f"It was not done within {SECONDS} seconds.") from None
@@ -73,11 +74,11 @@ class Reader:
         self.d_model, self._sizes, self._way = subject.sizes.d_model, subject.sizes, subject.way
         self._dtype = subject.dtype
 
-    def output(self, x, masked=True, training=False):
+    def output(self, x, masked=False, training=False):
         """Return the output (batch, tokens, width) for x (batch, tokens, d_model)."""
         return self._run(x, masked, training)[1]
 
-    def layers(self, x, masked=True, training=False):
+    def layers(self, x, masked=False, training=False):
         """Return a `Layer` for each attention of a run on x (batch, tokens, d_model), in order.
 
         masked: whether the argument `.mask` hides the future. training: the mode of the module.
@@ -117,7 +118,7 @@ class Reader:
         return Flow(calls, given, sizes, module), output
 
     def _masks(self, x, masked):
-        """Return {argument: mask}: those that each call needs, and the one that hides the future."""
+        """Return {argument: mask}: those each call needs, and the one that hides the future."""
         batch, tokens, _ = x.shape
         sizes = {self._sizes.batch: batch, self._sizes.tokens: tokens}
         found = {
@@ -299,7 +300,7 @@ def _line(call):
 # --- where no line makes them ---------------------------------------------------------------
 
 
-def by_derivative(reader, x, masked=True, training=False):
+def by_derivative(reader, x, masked=False, training=False):
     """Return the `Layer` whose weights are the derivative of a context by the values, or None.
 
     Each sentence is run alone; the first context of the run that explains itself counts.
@@ -308,12 +309,21 @@ def by_derivative(reader, x, masked=True, training=False):
     if any(one is None for one in found) or len({len(weights) for weights, _ in found}) > 1:
         return None
     weights, call = torch.stack([weights for weights, _ in found]), found[0][1]
-    return Layer(weights, None, weights == 0, {"context": _line(call)}, call.path, "derivative")
+    return Layer(
+        weights,
+        None,
+        weights == 0,
+        {"context": _line(call)},
+        call.path.rpartition(".")[0],
+        "derivative",
+    )
 
 
 def _slopes_of(reader, x, masked, training):
     """Return (weights (num_heads, tokens, tokens), the call that reads the context), or None."""
     flow, out = reader.flow(x, masked, training, grad=True)
+    if not flow.attends:
+        return None
     for context, at in _contexts(flow, out):
         rows = _rows(context, x.shape[1])
         if rows is None or not context.requires_grad:

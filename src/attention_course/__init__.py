@@ -19,6 +19,7 @@ from .positions import LearnedPositions, rotary, sinusoidal
 # public name -> the module that holds it, imported at first use
 _LAZY = {
     "compare_times": "timing",
+    "explore_attention": "explorers",
     "explore_heads": "explorers",
     "explore_mask": "explorers",
     "explore_query": "explorers",

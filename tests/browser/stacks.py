@@ -33,6 +33,20 @@ CHROMIUM_ARGUMENTS = [
 ]
 SECONDS = 90  # the longest wait for a server, a kernel or a picture, on a busy machine
 
+# explorer -> the code of the cell that shows it
+CALLS = {
+    **{
+        name: f"from attention_course import explore_{name}\n\nexplorer = explore_{name}()"
+        for name in ("query", "mask", "heads", "split", "shapes", "word_order")
+    },
+    "attention": """import torch
+from attention_course import explore_attention
+
+torch.manual_seed(0)
+block = torch.nn.TransformerEncoderLayer(24, 12, 30, batch_first=True)
+explorer = explore_attention(torch.nn.TransformerEncoder(block, 2, enable_nested_tensor=False))""",
+}
+
 # How the page keeps, for each new picture, the milliseconds since the last key.
 WATCH = """
 window.times = [];

@@ -12,12 +12,10 @@ import ipywidgets as widgets
 import pytest
 import stacks
 
-import attention_course
-
 expect = pytest.importorskip("playwright.sync_api").expect
 
 pytestmark = pytest.mark.long
-NAMES = ["query", "mask", "heads", "split", "shapes", "word_order"]
+NAMES = list(stacks.CALLS)
 SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
 
 
@@ -26,14 +24,20 @@ def open_explorer(server, page):
     """Return a function that shows an explorer in the page and returns its twin."""
 
     def run(name):
-        call = f"explore_{name}"
-        server.write(f"{call}.ipynb", f"from attention_course import {call}\n\n{call}()")
-        server.run(page, f"{call}.ipynb")
+        server.write(f"{name}.ipynb", f"{stacks.CALLS[name]}\nexplorer")
+        server.run(page, f"{name}.ipynb")
         page.wait_for_selector(".explorer img")
-        return getattr(attention_course, call)()
+        return twin_of(name)
 
     yield run
     assert page.locator(server.complaints).count() == 0
+
+
+def twin_of(name):
+    """Return the same explorer in this process."""
+    names = {}
+    exec(stacks.CALLS[name], names)
+    return names["explorer"]
 
 
 def assert_shows(page, twin):
@@ -217,12 +221,11 @@ def test_words_stand_out_in_the_dark_theme(dark_server, page):  # the page is cl
     if dark_server.classic:
         pytest.skip("Notebook 6 has no dark theme")
     for name in NAMES:
-        call = f"explore_{name}"
-        dark_server.write(f"{call}.ipynb", f"from attention_course import {call}\n\n{call}()")
-        dark_server.run(page, f"{call}.ipynb")
+        dark_server.write(f"{name}.ipynb", f"{stacks.CALLS[name]}\nexplorer")
+        dark_server.run(page, f"{name}.ipynb")
         page.wait_for_selector(".explorer img")
         screenshot(page, dark_server, name, "dark")
         ink = page.locator(".explorer [role=status]").evaluate(
             "node => getComputedStyle(node).color.match(/[\\d.]+/g).slice(0, 3).map(Number)"
         )
-        assert min(ink) > 180, f"{call}: the status is written in {ink} on a dark page"
+        assert min(ink) > 180, f"{name}: the status is written in {ink} on a dark page"

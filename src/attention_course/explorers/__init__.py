@@ -8,6 +8,7 @@ they share.
 from .explorer import Explorer, Impossible
 from .heads import explore_heads
 from .mask import explore_mask
+from .own import explore_attention
 from .query import explore_query
 from .shapes import explore_shapes
 from .split import explore_split
@@ -16,6 +17,7 @@ from .word_order import explore_word_order
 __all__ = [
     "Explorer",
     "Impossible",
+    "explore_attention",
     "explore_heads",
     "explore_mask",
     "explore_query",

@@ -14,7 +14,7 @@ import ipywidgets as widgets
 from ..figures.sheet import Sheet
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-PAUSE, LONGEST = 0.08, 1.0  # seconds: a change that follows sooner waits, but not for ever
+PAUSE, LONGEST = 0.12, 1.0  # seconds: a change that follows sooner waits, but not for ever
 
 
 class Impossible(ValueError):

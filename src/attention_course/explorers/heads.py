@@ -54,7 +54,7 @@ def explore_heads():
         "head": whole("head", 0, lectures.NUM_HEADS - 1, 0),
         "follow": whole("input number", 0, lectures.D_MODEL - 1, 4),
         "loop_heads": steps("heads in a loop", lectures.LOOP_HEADS, 2),
-        "measure": button("measure that loop (up to 10 s)"),
+        "measure": button("measure that loop (some seconds)"),
     }
     bounds = {
         "head": lambda state: state["num_heads"] - 1,

@@ -13,15 +13,14 @@ def names_of(words):
     return [drawable(word, i, WIDEST_WORD) for i, word in enumerate(words)]
 
 
-def head_table(sheet, top, weights, words, columns=None, hidden=None, limits=(0.0, 1.0), left=62):
-    """Draw the weights of one head with the sums of its rows; return (left, top, step) of what
-    may stand to the right of it, and how high the names above the columns are.
+def head_table(sheet, top, weights, words, columns=None, hidden=None, limits=(0.0, 1.0)):
+    """Draw the weights of one head with the sums of its rows.
 
-    weights, hidden: (queries, keys). top: where the names of the columns begin.
+    weights, hidden: (queries, keys). top: where the names of the columns begin. Returns (left,
+    top, step) for what stands to the right of the table: where it begins, and the rows' height.
     """
-    rows, keys = weights.shape
+    (rows, keys), left, columns = weights.shape, 62, columns or words
     cell = (min(44, 264 / keys), max(17, min(30, 190 / rows)))
-    columns = words if columns is None else columns
     top += names_height(columns, cell[0])
     decimals = 2 if max(rows, keys) <= MOST_NUMBERED_TOKENS else None
     sheet.matrix(left, top, weights, cell, words, columns, hidden, limits, decimals, 10.5)
@@ -39,20 +38,25 @@ def names_height(names, step):
     return 10 + 8 * max(map(len, names)) if turned(names, step) else 20
 
 
-def moved_bars(sheet, left, top, step, moved, disturbed):
-    """Draw how far each token's output moved; moved: (tokens,), disturbed: the token changed."""
+def moved_bars(sheet, left, top, step, moved, disturbed, odd=()):
+    """Draw how far each token's output moved; moved: (tokens,), disturbed: the token changed.
+
+    odd: the tokens that should not have moved.
+    """
     sheet.text(left, top - 28, "output moved", 11.5, bold=True)
     sheet.text(left, top - 10, "▶ disturbed", 11, color=ORANGE)
-    unit = min(60, 445 - left) / (max(moved.tolist()) or 1)
+    unit = min(60, 445 - left) / (moved.nan_to_num(0.0).max().item() or 1)
     for i, amount in enumerate(moved.tolist()):
         y = top + (i + 0.5) * step
         if i == disturbed:
             sheet.text(left - 10, y, "▶", 12, "center", ORANGE)
-        if amount == 0:
-            sheet.text(left, y, "stays", 11.5, color=FAINT)
+        if not amount > 0:
+            sheet.text(left, y, "NaN" if math.isnan(amount) else "stays", 11.5, color=FAINT)
             continue
-        sheet.bar(left, y - 0.28 * step, amount * unit, 0.56 * step, BLUE)
-        sheet.text(left + amount * unit + 4, y, f"{amount:.2f}", 11.5)
+        color = ORANGE if i in odd else BLUE
+        sheet.bar(left, y - 0.28 * step, amount * unit, 0.56 * step, color)
+        text = f"{amount:.2g} ✗" if i in odd else f"{amount:.2g}"
+        sheet.text(left + amount * unit + 4, y, text, 11.5, bold=i in odd)
 
 
 def every_head(sheet, left, top, weights, chosen, limits, hidden=None):

@@ -104,7 +104,8 @@ def draw(words, chosen, vectors, matrices, results, divided):
     (x, query, keys, values), (scores, weights, context) = vectors, results
     (d_model, head_dim), tokens = matrices[0].shape, len(words)
     sheet, limits = Sheet(), (0.0, 1.4)
-    sheet.title(20, 16, f"token {chosen}: {words[chosen]}", f"d_model {d_model}")
+    names = names_of(words)
+    sheet.title(20, 16, f"token {chosen}: {names[chosen]}", f"d_model {d_model}")
     sheet.matrix(20, 46, x[None], (30, 18), limits=limits, decimals=1)
     sheet.title(250, 16, "its query = embedding · W_Q", f"head_dim {head_dim}")
     sheet.matrix(250, 46, query[None], (30, 18), limits=limits, decimals=1)
@@ -117,7 +118,7 @@ def draw(words, chosen, vectors, matrices, results, divided):
     numbers = {"decimals": 2 if head_dim < 4 else 1, "size": 10.5}
     sheet.matrix(84, top, keys, cell, limits=(-9.0, 9.0), **numbers)
     sheet.matrix(right, top, values, cell, limits=limits, **numbers)
-    _lines(sheet, top, names_of(words), chosen, scores, weights)
+    _lines(sheet, top, names, chosen, scores, weights)
     bottom = top + 19 * tokens + 12
     how = "softmax(scores / √head_dim)" if divided else "softmax(scores), undivided"
     sheet.text(20, bottom + 10, f"weights = {how}", 11, color=FAINT)

@@ -180,17 +180,23 @@ def draw(numbers, names, reach_query, reach_input, title, note):
         middle = 92 + b * tall + (tall - 36) / 2
         size = 11.5 if tall > 62 else 9  # a single row is lower than its name is long
         sheet.text(22, middle, f"sequence {b}", size, "center", upright=True)
-    y = 102 + batch * tall
+    shows = _legend(sheet, 102 + batch * tall, not numbers.is_floating_point(), numbered)
+    return sheet.picture(138 + batch * tall, f"Blocks: {title}, {', '.join(names)}; {shows}.")
+
+
+def _legend(sheet, y, addresses, numbered):
+    """Write what colours and numbers mean; return what the numbers do."""
     sheet.box(58, y - 6, 16, 12, ORANGE)
     sheet.text(80, y, "bold, orange: one number of a query", 11.5)
     sheet.box(300, y - 6, 16, 12, TINTS[0], BLUE)
     sheet.text(322, y, "italic, blue: one of the input", 11.5)
-    addresses = not numbers.is_floating_point()
-    shows = "each cell: 100 · token + feature, where its number comes from"
-    shows = shows if addresses else "each cell: its number, by now a mixture"
-    shows = shows if numbered else "too many entries for numbers in the cells"
+    shows = "each cell: its number, by now a mixture"
+    if addresses:
+        shows = "each cell: 100 · token + feature, where its number comes from"
+    if not numbered:
+        shows = "too many entries for numbers in the cells"
     sheet.text(58, y + 19, shows, 11.5, color=FAINT)
-    return sheet.picture(y + 36, f"Blocks: {title}, {', '.join(names)}; {shows}.")
+    return shows
 
 
 def _block(sheet, x, y, cell, numbers, reach_query, reach_input, numbered):
