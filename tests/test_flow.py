@@ -9,9 +9,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from attention_course import attention, causal_mask, lectures
 from attention_course.figures import flow, heads_at_once, heads_beside_cut, one_query, role_task
-from attention_course.figures.calculations import ROLES
 from attention_course.figures.drawing import Box, Text
 from attention_course.figures.flow import Arrow, Grid, _route
+from attention_course.figures.roles import ROLES
 
 A = Grid(0, 0, [[1.5, -0.25], ["x", None], [2.0, 0.0]], "A", decimals=1, step=1)
 B = Grid(120, 20, [[3.0]], "B", "(1)", step=2)
@@ -122,6 +122,13 @@ def test_one_query_is_attention(given, masked):
     for number in [*shown.tolist(), *context[1].tolist(), *(X @ W[1]).flatten().tolist()]:
         assert re.sub("^-(0.00)$", r"\1", f"{number:.2f}") in texts(picture)
     assert texts(picture).count("−∞") == (2 if masked else 0)
+
+
+def test_the_way_begins_empty(given):
+    shown = texts(one_query(WORDS, *given, 1, step=0))
+    assert {f"{number:.1f}" for number in given[1].flatten().tolist()} <= {*shown} | {"-0.0"}
+    assert {"score", "weight", "z1"} <= {*shown}
+    assert not [text for text in shown if re.fullmatch(r"-?\d\.\d\d", text)]
 
 
 @pytest.mark.parametrize("step", range(1, 7))

@@ -70,7 +70,9 @@ NOTEBOOK_1 = {
 
 NOTEBOOK_2 = {
     "sees_future": [
-        ("range(1, len(x))", "[len(x) - 1]", "True is wanted for a mask with one hole"),
+        ("range(1, len(x))", "[len(x) - 1]", "token 1 sees token 3. Token 3 betrays it"),
+        ("range(1, len(x))", "range(1, len(x) - 1)", "token 0 sees token 4. Token 4 betrays it"),
+        ("x.clone()", "x", "no mask. Every output uses every token. Edit a copy"),
         (
             "attend(edited)[:token], attend(x)[:token]",
             "attend(edited), attend(x)",
@@ -89,7 +91,7 @@ NOTEBOOK_2 = {
         ("dim=-1", "dim=0", "over an axis on which a hidden pair is hidden throughout"),
         ("scores = scores.masked_fill", "scores.masked_fill", "future-visible"),
         ("-torch.inf", "-1e-9", "filled with -1e-09"),
-        ("-torch.inf", "1e9", "future-"),
+        ("-torch.inf", "1e9", "a large number, its minus forgotten"),
         (
             "causal_mask(x.shape[1])",
             "~causal_mask(x.shape[1])",

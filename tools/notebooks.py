@@ -1,16 +1,19 @@
 """Execute the notebooks in place and store them in one fixed form (`make notebooks`).
 
 Stored: outputs, execution counts 1..n, tags, the set-up cell and the lines that all headers
-share. Not stored: widget state, widget views, timestamps, versions, the bars of a progress
-display. The picture of the README is taken from one of the outputs.
+share; pictures with a palette of 256 colours, a third of the size. Not stored: widget state, widget
+views, timestamps, versions, the bars of a progress display. The picture of the README is taken from
+one of the outputs.
 """
 
 import base64
+import io
 import sys
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from PIL import Image
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 PICTURE = NOTEBOOKS.parent / ".github" / "picture.png"
@@ -55,6 +58,14 @@ def execute(book, folder):
     ).execute()
 
 
+def with_palette(png):
+    """Return a PNG, in base64, with 256 colours at most and no dither."""
+    picture = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
+    buffer = io.BytesIO()
+    picture.quantize(256, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
 def normalise(book):
     """Bring a notebook's metadata, counts and outputs into the one stored form."""
     book.metadata = nbformat.from_dict(
@@ -75,7 +86,10 @@ def normalise(book):
         if "progress" in cell.metadata.get("tags", []):
             cell.outputs = []  # a bar that stopped somewhere says nothing to a reader
         for output in cell.outputs:
-            output.get("data", {}).pop(WIDGET_VIEW, None)
+            data = output.get("data", {})
+            data.pop(WIDGET_VIEW, None)
+            if "image/png" in data:
+                data["image/png"] = with_palette(data["image/png"])
             if output.output_type == "execute_result":
                 output.execution_count = count
 

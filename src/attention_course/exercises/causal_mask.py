@@ -10,6 +10,7 @@ from .exercise import Wrong, blame, draw, exercise, numbers, run, same
 from .faults import Answer
 
 FURTHER = "02_masks"  # in notebooks/further/
+ZEROED = "zero after the softmax"
 
 
 class _AsModule(nn.Module):
@@ -30,46 +31,37 @@ class _AsModule(nn.Module):
 def check_sees_future(answer):
     """attend (tokens, width) -> (tokens, width) and x -> whether an output uses a later token."""
     for name, hidden, sees, hint in _seers():
-        found = run(answer, _attend(hidden, after=name == "zero after the softmax"), *draw((5, 3)))
+        found = run(answer, _attend(hidden, after=name == ZEROED), *draw((5, 3)))
         if isinstance(found, torch.Tensor) and found.dtype == torch.bool and found.dim() == 0:
             found = found.item()
         if not isinstance(found, bool):
             raise Wrong(f"True or False is wanted, but this is a {type(found).__name__}.")
         if found != sees:
             raise Wrong(f"{sees} is wanted for {name}. {hint}")
-    return "It tells five leaks from two masks that hide the future."
+    return "It tells six leaks from two masks that hide the future."
 
 
 def _seers():
     """Yield (what it is, mask, whether it shows the future, what to say to who misses it)."""
-    causal = causal_mask(5)
-    hole, gap = causal.clone(), causal.clone()
-    hole[1, 3] = False
-    gap[3, 0] = True
-    yield (
-        "a causal mask",
-        causal,
-        False,
-        "The outputs of the edited token and of those after it may move: look at those before it.",
-    )
-    yield "no mask", torch.zeros(5, 5, dtype=torch.bool), True, "Every output uses every token."
-    yield "the mask begun one place late", causal_mask(5).triu(2), True, "Token 3 sees token 4."
-    yield (
-        "zero after the softmax",
-        causal,
-        True,
-        "The weights are zero in the right places, and still the earlier outputs move a little: "
-        "compare the outputs, with a small tolerance or none.",
-    )
-    yield (
-        "a mask with one hole: token 1 sees token 3",
-        hole,
-        True,
-        "Token 3 betrays it and no other: edit each token in turn, not the last one alone.",
-    )
+    causal, nothing = causal_mask(5), torch.zeros(5, 5, dtype=torch.bool)
     past = ~causal & ~torch.eye(5, dtype=torch.bool)
+    other = "The outputs of the edited token and of those after it may move: look at those before."
+    copied = "Every output uses every token. Edit a copy, x.clone(), and compare with x as it was."
+    small = "The earlier outputs move only a little: allow for no more than rounding."
+    each = "Token {} betrays it and no other: edit each token in turn."
+    yield "a causal mask", causal, False, other
+    yield "no mask", nothing, True, copied
+    yield "the mask begun one place late", causal.triu(2), True, "Each token sees the next one."
+    yield ZEROED, causal, True, small
+    for row, column in ((0, 4), (1, 3)):
+        hole = causal.clone()
+        hole[row, column] = False
+        name = f"a mask with one hole: token {row} sees token {column}"
+        yield name, hole, True, each.format(column)
     yield "a mask that hides the past", past, True, "Each token sees all that come after it."
-    yield "a causal mask that hides token 0 from token 3 too", gap, False, "It hides the future."
+    more = causal.clone()
+    more[3, 0] = True
+    yield "a causal mask that hides token 0 from token 3 too", more, False, "It hides the future."
 
 
 def _attend(hidden, after):
@@ -97,6 +89,12 @@ def check_causal_head(answer):
                 raise Wrong(
                     "Queries and keys have changed places: row i holds query i with every key, "
                     "queries @ keys.mT."
+                )
+            scores = queries @ keys.mT / math.sqrt(3)
+            if same(context, scores.masked_fill(hidden, 1e9).softmax(dim=-1) @ values):
+                raise Wrong(
+                    "The hidden scores become a large number, its minus forgotten, so the future "
+                    "takes all: −∞, -torch.inf, hides."
                 )
             if same(context, attention(queries * math.sqrt(3), keys, values, hidden)[0]):
                 raise Wrong("The scores are not divided. A query is 3 wide here: divide by √3.")

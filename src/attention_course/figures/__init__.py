@@ -5,9 +5,11 @@ hatches what a mask hides, and carries a description in words.
 """
 
 from .basic import Picture, bars, draw_heat_map, heat_map, heat_maps, lines, spread
-from .calculations import heads_at_once, heads_beside_cut, one_query, role_task
+from .calculation import one_query
 from .flow import Arrow, Grid, flow
 from .heads import head_grid
+from .many_heads import heads_at_once, heads_beside_cut
+from .roles import role_task
 from .times import ratio_maps, time_bars
 
 __all__ = [

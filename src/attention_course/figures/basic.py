@@ -151,8 +151,9 @@ def lines(curves, xlabel, ylabel, title, logx=False, logy=False, yticks=None):
         ax.set_yticks(yticks, [f"{y:g}" for y in yticks])
         ax.yaxis.minorticks_off()
     ax.grid(alpha=0.3)
-    if len(curves) > 1:
-        ax.legend(frameon=False)
+    ax.spines[["top", "right"]].set_visible(False)
+    if len(curves) > 1:  # below, where no curve runs
+        figure.legend(frameon=False, loc="outside lower center", ncols=2)
     names = ", ".join(curves)
     return Picture(figure, f"Line plot: {title}. {ylabel} over {xlabel}; curves: {names}.")
 

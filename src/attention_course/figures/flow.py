@@ -1,16 +1,19 @@
 """Draw a calculation: tensors are grids of cells, operations are arrows with a word.
 
 `flow` draws what it is given: grids {key: Grid} and the arrows between them. The drawings of the
-notebooks, as such data, stand in `calculations.py`.
+notebooks are such data: `calculation`, `many_heads` and `roles`.
 """
 
 from dataclasses import dataclass, replace
 
-from matplotlib.colors import to_rgb
+from matplotlib import colormaps
+from matplotlib.colors import to_hex, to_rgb
 
+from .basic import WEIGHTS
 from .sheet import FAINT, INK, ORANGE, WIDTH, Sheet, _width, short_number
 
-LATER, FRAME, CELLS = "#9a9a9a", "#8c8c8c", "#d5d5d5"
+QUERY, KEY, VALUE = "#f8dcc4", "#d3e4f5", "#d3d69f"  # orange, blue, olive: apart for all eyes
+LATER, FRAME, CELLS = "#858585", "#8c8c8c", "#d5d5d5"
 MARGIN, ABOVE, BELOW = 12, 17, 15  # pixels: around all, for the name of a grid, for its shape
 
 
@@ -112,6 +115,11 @@ def flow(grids, arrows, title, description, notes=(), step=None):
     stop = "" if title.endswith("?") else "."
     description = f"{title}{stop} {description}" if title else description
     return sheet.picture(bottom + under, description)
+
+
+def shades(weights):
+    """Return the colours of weights (rows, columns), as in the heat maps."""
+    return [[to_hex(colormaps[WEIGHTS](0.05 + 0.9 * w)) for w in row] for row in weights.tolist()]
 
 
 def _draw_grid(sheet, grid, step):
