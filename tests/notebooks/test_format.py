@@ -1,7 +1,11 @@
 """How a notebook is stored: the form that GitHub, Colab, nbviewer and nbval all read."""
 
+import base64
+import io
+
 import books
 import nbformat
+from PIL import Image
 
 KNOWN_TAGS = {"nbval-ignore-output", "progress", "exercise", "optional"}
 
@@ -49,3 +53,11 @@ def test_no_widget_no_stderr_no_error_is_stored(book):
 def test_a_file_stays_below_a_megabyte_and_all_below_three(path):
     assert path.stat().st_size < 1_000_000
     assert sum(each.stat().st_size for each in books.ALL) < 3_000_000
+
+
+def test_stored_pictures_have_a_palette_and_are_small(book):
+    for cell in books.code_cells(book):
+        for output in cell.outputs:
+            if png := output.get("data", {}).get("image/png"):
+                assert Image.open(io.BytesIO(base64.b64decode(png))).mode == "P", cell.source
+                assert len(png) < 100_000, cell.source
