@@ -15,19 +15,21 @@ class Rule:
 
     ask: takes the facts; returns a Finding, a Note, an Unjudged, None, or a list of these.
     unless: the codes beside which it is not asked, since they would be its cause, or would hide
-    it. alone: of the facts, whether nothing after it is judged where it finds something.
+    it. where: of the facts, whether there is anything to ask about. alone: whether nothing after
+    it is judged where it finds something.
     sentence, example: the fault in one sentence, and in a few lines, from the rule's docstring.
     """
 
     code: str
     ask: callable
     unless: frozenset
+    where: callable
     alone: callable
     sentence: str
     example: str
 
 
-def rule(code, unless=(), alone=None):
+def rule(code, unless=(), where=lambda s: True, alone=lambda s: False):
     """Enter the function below under a code; the codes in `unless` must stand before it."""
 
     def enter(function):
@@ -35,7 +37,7 @@ def rule(code, unless=(), alone=None):
         if unknown:
             raise ValueError(f"{code} gives way to {listed(sorted(unknown))}, which stand after it")
         sentence, _, example = inspect.getdoc(function).partition("\n\n")
-        RULES.append(Rule(code, function, frozenset(unless), alone, sentence, example))
+        RULES.append(Rule(code, function, frozenset(unless), where, alone, sentence, example))
         return function
 
     return enter
@@ -53,7 +55,8 @@ class Verdict:
     def add(self, code, answer):
         if isinstance(answer, Unjudged):
             what = f"{code} of {answer.of}" if answer.of else code
-            self.unjudged.setdefault(answer.reason, []).append(what)
+            known = self.unjudged.setdefault(answer.reason, [])
+            known += [] if what in known else [what]
         elif answer is not None:
             answer = replace(answer, code=answer.code or code)
             known = self.notes if isinstance(answer, Note) else self.findings
@@ -73,13 +76,13 @@ class Verdict:
 
 def judge(facts, verdict):
     """Ask the rules in order; False where one hides the rest."""
-    for one in RULES:
+    for one in (one for one in RULES if one.where(facts)):
         found = [code for code in verdict.codes if code in one.unless]
         hidden = [Unjudged(f"of {listed(found)}")] if found else []
         for answer in hidden or _asked(one, facts):
             verdict.add(one.code, answer)
         verdict.asked.append(one.code)
-        if one.alone and one.code in verdict.codes and one.alone(facts):
+        if one.code in verdict.codes and one.alone(facts):
             return False
     return True
 

@@ -3,47 +3,75 @@
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from ..facts import Facts
 from ..findings import Finding, Note, Unjudged
-from ..graph import DROPOUT, EXP, SOFTMAX
-from ..guard import weights_of
+from ..graph import DROPOUT, EXP, SOFTMAX, outputs
+from ..guard import copy_module, weights_of
 from ..runs import set_dropout
 from ..search.prepare import prepare
 from ..stages import cores
 from ..trust import disturbed
-from ..words import refuses, told
+from ..words import listed, refuses, told
 from .registry import rule
-from .roles import inputs_read
 from .visible import mask_kind, training_pairs
 
 LONGEST = 70  # tokens that a module is tried with, to pass any window or chunk that it names
 DRAWS = 8  # runs in training mode, each with another dropout
 
 
-@rule("beginning-changes")
+@rule("beginning-changes", unless={"length"})
 def beginning_changes(s):
-    """In a longer sentence the beginning changes with the end, though in a short one it does not.
+    """The beginning of a longer sentence gets other rows than the same tokens alone.
 
     chunks = scores.unflatten(-2, (-1, self.chunk))    # the mask begins anew in each
     """
     if mask_kind(s) != "causal" or s.masks or s.fresh or s.several or disturbed(s):
         return None
     for tokens in _lengths(s):
-        x, other = s.draw(6, tokens=tokens), s.draw(7, tokens=tokens)
-        for cut in (1, tokens // 2, tokens - 1):
-            changed = torch.cat([x[:, :cut], other[:, cut:]], dim=1)
-            try:
-                rows = s.differs(s.look(changed), s.look(x))[1].any(dim=0)[:cut]
-            except Exception:
-                break  # a length that it does not take
-            if rows.any():
-                return Finding(
-                    f"In a sentence of {tokens} tokens position {rows.nonzero()[0].item()} changes "
-                    f"with the tokens from {cut} on; in one of {s.sizes.tokens} no position sees a "
-                    f"later one. Hide by position, column > row, in each chunk or window too."
-                )
+        try:
+            answer = _of_a_longer(s, tokens)
+        except Exception:
+            continue  # a length that it does not take
+        if answer is not None:
+            return answer
     return None
+
+
+def _of_a_longer(s, tokens):
+    """What a sentence of so many tokens says of its beginning, or None where that is as alone."""
+    x, own = s.draw(6, tokens=tokens), s.sizes.tokens
+    rows = s.look(x)[:, :own]
+    moved = s.differs(rows, s.look(x[:, :own]))[1].any(dim=0)
+    if not moved.any():
+        return None
+    pairs = torch.stack([_rows_seeing(s, x, rows, j) for j in range(own)], dim=1)
+    later = _rows_seeing(s, x, rows, slice(own, None))
+    if later.any():
+        seen = f"position {int(later.nonzero()[0])} sees tokens after position {own - 1}"
+    elif (other := pairs != (s.influence.cpu() > 0)).any():
+        i, j = other.nonzero()[0].tolist()
+        seen = "sees" if pairs[i, j] else "does not see"
+        seen = f"position {i} {seen} position {j}"
+    else:
+        return Note(
+            f"Rows {listed(moved.nonzero().flatten().tolist())} of a sentence of {tokens} tokens "
+            f"are not those of its first {own} tokens alone, though they see the same tokens: what "
+            f"it does depends on the number of tokens, and rows change as a sentence grows."
+        )
+    return Finding(
+        f"In a sentence of {tokens} tokens {seen}, which is not so in one of {own} tokens: what is "
+        f"hidden depends on the number of tokens. Hide by position alone, where column > row, in "
+        f"each chunk or window too."
+    )
+
+
+def _rows_seeing(s, x, rows, at):
+    """(tokens,) Boolean: the rows of the beginning that move when tokens of x change."""
+    changed = x.clone()
+    changed[:, at] = 1.5 * s.draw(7, tokens=x.shape[1])[:, at]
+    return s.differs(s.look(changed)[:, : rows.shape[1]], rows)[1].any(dim=0).cpu()
 
 
 def _lengths(s):
@@ -55,7 +83,7 @@ def _lengths(s):
         if type(value) is int and any(word in name for word in ("window", "chunk", "block"))
     ]
     most = min(s.sizes.context or LONGEST, LONGEST)
-    wanted = {8, *(2 * value + 1 for value in named), *(value + 1 for value in named)}
+    wanted = {8, *(n for value in named for n in (value + 1, 2 * value, 2 * value + 1))}
     return sorted(n for n in wanted if s.sizes.tokens < n <= most)
 
 
@@ -68,9 +96,11 @@ def modes_differ(s):
     """
     if s.random or s.fresh or not s.trains_alike or _seen_otherwise(s):
         return None
-    graph = Facts(replace(s.subject, quiet=True)).capture(s.x, module=s.training)
-    pairs = list(zip(s.cores, cores(graph), strict=False))
-    if not any(_other_weights(core, trained) for core, trained in pairs):
+    quiet = Facts(replace(s.subject, quiet=True))
+    first, second = (cores(quiet.capture(s.x, module=s.training, seed=seed)) for seed in (1, 2))
+    if any(_other_weights(*pair) for pair in zip(first, second, strict=False)):
+        return None  # noise in training, or a layer that goes on with each call, by design
+    if not any(_other_weights(*pair) for pair in zip(s.cores, first, strict=False)):
         return None
     return Finding(
         "Without dropout, training and evaluation mode give different weights: what is learned "
@@ -106,8 +136,9 @@ def dropout_lost(s):
         return None
     return Finding(
         "In training mode it drops, and after one call in evaluation mode it never does again: "
-        "that call sets the module's own dropout rate to 0. Leave the rate as it is, and give 0.0 "
-        "to the call: dropout_p=self.dropout if self.training else 0.0."
+        "that call changes the module's own rate or layer. Leave it as it is. nn.Dropout rests in "
+        "evaluation mode by itself; a function is told: dropout_p=self.dropout if self.training "
+        "else 0.0."
     )
 
 
@@ -123,21 +154,19 @@ def dropout_on_scores(s):
 
     scores = self.dropout(scores.masked_fill(hidden, -torch.inf))   # 0 * -inf is NaN
     """
-    if s.training_error is None and s.trains_alike:
-        module = set_dropout(s.loud.unused(), 0.5).train()
-        for seed in range(DRAWS):
-            rows = ~s.loud.look(s.x, module=module, seed=seed).isfinite().all(dim=-1)
-            if rows.any():
-                said = "NaN comes out; without dropout the numbers are finite. A dropped score is"
-                said = f"{said} multiplied by 0, and 0 * -inf is NaN"
-                return Finding(f"{_IN_TRAINING} {said}{_DROP_WEIGHTS}", rows.float().cpu())
-        pairs = _seen_in_training(s, module)
-        if pairs is not None and pairs.triu(1).any():
-            i, j = pairs.triu(1).nonzero()[0].tolist()
-            said = f"position {i} sees position {j}: a hidden score that is dropped becomes 0, and"
-            said = f"{said} exp(0) = 1 is a weight like any other"
-            return Finding(f"{_IN_TRAINING} {said}{_DROP_WEIGHTS}", pairs.float())
-    if not any(_drops_scores(s, core) for core in s.cores):
+    on_scores = any(_drops_scores(s, core) for core in s.cores)
+    module = set_dropout(s.loud.unused(), 0.5).train()
+    if s.trains_alike and (rows := _nan_in_training(s, module)) is not None:
+        said = "NaN comes out; without dropout the numbers are finite."
+        why = "A dropped score is multiplied by 0, and 0 * -inf is NaN."
+        return _in_training(said, why, on_scores or "nan", rows)
+    pairs = _seen_in_training(s, module) if s.trains_alike else None
+    if pairs is not None and pairs.any():
+        i, j = pairs.nonzero()[0].tolist()
+        said = f"position {i} sees position {j}; without dropout it does not."
+        why = "A hidden score that is dropped becomes 0, and exp(0) = 1 is a weight like any other."
+        return _in_training(said, why, on_scores or "future-visible", pairs)
+    if not on_scores:
         return None
     return Note(
         "Dropout acts on the scores, before the softmax: a dropped score becomes 0, which is a "
@@ -145,40 +174,64 @@ def dropout_on_scores(s):
     )
 
 
+def _in_training(said, why, code, evidence):
+    """A finding. code: True where dropout was seen on the scores, or else the code to give."""
+    said = f"In training mode, with dropout, {said}"
+    if code is True:
+        return Finding(f"{said} {why} Drop weights, after the softmax.", evidence.float().cpu())
+    return Finding(said, evidence.float().cpu(), code=code)
+
+
+def _nan_in_training(s, module):
+    """(batch, tokens) Boolean: the rows that are NaN with some dropout; None where all are numbers.
+
+    Where they are NaN without dropout too, that is no matter of dropout.
+    """
+    if not s.look(s.x, module=s.training).isfinite().all():
+        return None
+    outputs = (s.loud.look(s.x, module=module, seed=seed) for seed in range(DRAWS))
+    rows = (~output.isfinite().all(dim=-1) for output in outputs)
+    return next((each for each in rows if each.any()), None)
+
+
 def _seen_in_training(s, module):
-    """(tokens, tokens) Boolean: who sees whom with dropout; None where that is not told."""
-    trained = training_pairs(s)
+    """(tokens, tokens) Boolean: the future that is seen with dropout alone; None if not told."""
     if mask_kind(s) != "causal" or s.fresh or disturbed(s):
         return None
-    if trained is not None and trained.triu(1).any():
-        return None  # it is seen without dropout too
     base = s.loud.look(s.x, module=module)
-    return s.loud.rows_moved(base, s.looking, module=module, seeds=(2,)).amax(dim=0) > 0
-
-
-_IN_TRAINING = "In training mode, with dropout,"
-_DROP_WEIGHTS = ". Drop weights, after the softmax."
+    moves = s.loud.rows_moved(base, s.looking, module=module, seeds=(2,)).amax(dim=0)
+    return ((moves > 0) & (s.training_influence == 0)).triu(1)
 
 
 def _drops_scores(s, core):
-    names = [s.graph.calls[at].name for at in core.path]
-    softs = [n for n, name in enumerate(names) if name in (*SOFTMAX, EXP)]
-    return any(name == DROPOUT and softs and n < softs[-1] for n, name in enumerate(names))
+    """Whether a dropout is among the steps before the last softmax, or made what they add."""
+    calls = s.graph.calls
+    soft = [at for at in core.path if calls[at].name in (*SOFTMAX, EXP)]
+    steps = [at for at in core.path if soft and at < soft[-1]]
+    dropped = {id(kept.tensor) for call in calls if call.name == DROPOUT for kept in outputs(call)}
+    read = (kept for at in steps for kept in calls[at].inputs)
+    return any(calls[at].name == DROPOUT for at in steps) or any(
+        id(kept.tensor) in dropped for kept in read
+    )
 
 
-@rule("own-dtype", unless={"crash", "nan"})
+@rule("own-dtype", unless={"crash", "nan", "not-registered", "not-a-buffer"})
 def own_dtype(s):
     """It fails, or gives NaN, in the precision that it was given in.
 
     scores = scores.masked_fill(hidden, -1e9)       # more than float16 can hold
     """
-    dtype = next((p.dtype for p in s.original.parameters() if p.is_floating_point()), s.dtype)
-    if dtype == s.dtype or s.masks:
+    dtypes = {p.dtype for p in s.original.parameters() if p.is_floating_point()}
+    dtype = next(iter(dtypes), s.dtype)
+    if dtypes == {s.dtype} or len(dtypes) != 1 or s.masks:  # a mixture is meant
         return None
-    module = prepare(s.original, dtype)
+    if not s.look(s.x, module=prepare(s.original, s.dtype)).isfinite().all():
+        return None  # that is of its own weights, not of the type
     try:
-        made = s.look(s.x.to(dtype), module=module)
+        made = s.look(s.x.to(dtype), module=nn.Module.train(copy_module(s.original), False))
     except Exception as error:
+        if "not implemented for" in str(error):
+            return Unjudged(f"{_short(dtype)} does not run here ({told(error)})")
         return Finding(
             f"As it was given, in {_short(dtype)}, a call fails, which in float32 works: "
             f"{told(error)}. Fill with -torch.inf or torch.finfo(scores.dtype).min, and take the "
@@ -188,7 +241,8 @@ def own_dtype(s):
         return None
     return Finding(
         f"As it was given, in {_short(dtype)}, NaN or infinity comes out, where in float32 there "
-        f"is none: a constant or a sum is more than {_short(dtype)} can hold."
+        f"is none: a constant or a sum is more than {_short(dtype)} can hold. Take constants from "
+        f"torch.finfo(scores.dtype), and sum in float32."
     )
 
 
@@ -196,7 +250,11 @@ def _short(dtype):
     return str(dtype).removeprefix("torch.")
 
 
-@rule("key-length", unless={"wrong-pair", "wrong-values", "heads-attend-heads", "length"})
+@rule(
+    "key-length",
+    unless={"wrong-pair", "wrong-values", "heads-attend-heads", "length", "future-visible"},
+    where=lambda s: s.way.of_the_keys,
+)
 def key_length(s):
     """Keys and values of another number of tokens than the queries fail.
 
@@ -204,15 +262,17 @@ def key_length(s):
     keys = self.W_key(keys).view(batch, tokens, num_heads, head_dim)
     """
     at = s.way.of_the_keys
-    if any(read[number] == {"q"} for read in inputs_read(s) for number in at):
-        return None  # the context looks, and stands for the queries
-    if not at or mask_kind(s) in ("causal", "band", "past") or s.masks:
+    if mask_kind(s) in ("causal", "band", "past") or s.masks:
         return None
     for tokens in (s.sizes.tokens + 2, s.sizes.tokens - 1):
+        if not _takes(s, tokens):
+            continue  # no number of tokens for any input
         others = tuple((number, s.draw(7, tokens=tokens)) for number in at)
         try:
             shape = s.look(s.x, way=replace(s.way, others=others)).shape
         except Exception as error:
+            if refuses(error):
+                return Note(f"forward refuses {tokens} keys for {s.sizes.tokens} queries.")
             return Finding(
                 f"With {s.sizes.tokens} queries, {tokens} keys and values fail: {told(error)}. "
                 f"Read the number of keys from the keys: keys.shape[1]."
@@ -220,6 +280,15 @@ def key_length(s):
         if shape[:2] != s.x.shape[:2]:
             return Unjudged(f"{tokens} keys give {shape[1]} rows")
     return None
+
+
+def _takes(s, tokens):
+    """Whether it runs where all inputs have that many tokens."""
+    try:
+        s.look(s.draw(7, tokens=tokens))
+    except Exception:
+        return False
+    return True
 
 
 @rule("other-heads", unless={"no-effect", "length", "crash"})
@@ -241,12 +310,29 @@ def other_heads(s):
         except Exception as error:
             if refuses(error):
                 return Note(f"forward refuses {heads} heads: {told(error)}")
-            if len(weights_of(module)) == len(weights_of(s.original)):
-                return None  # a size may be fixed on purpose
+            said = f"It works with {usual} heads and fails with {heads}: {told(error)}."
+            if not _counts_layers(s, module):
+                return Note(said)  # a size may be fixed on purpose
             return Finding(
-                f"It works with {usual} heads and fails with {heads}: {told(error)}. The number of "
-                f"layers is the number of heads by accident."
+                f"{said} The number of layers is the number of heads, and with more heads some of "
+                f"them are never used. Make as many as forward uses."
             )
         if shape[:2] != s.x.shape[:2]:
             return Finding(f"With {heads} heads the output has the shape {tuple(shape)}.")
     return None
+
+
+def _counts_layers(s, module):
+    """Whether more heads bring more weights, of which some are never used."""
+    if len(weights_of(module)) == len(weights_of(s.original)):
+        return False
+    for heads in (s.sizes.d_model, *(times * (s.sizes.num_heads or 1) for times in (3, 2))):
+        try:
+            more = prepare(s.factory(heads), s.dtype)
+            with torch.enable_grad():
+                output = s.way(more, s.x.clone(), s.masks)
+        except Exception:
+            continue  # a number of heads that it does not take
+        weights = [w for w in weights_of(more).values() if w.requires_grad]
+        return None in torch.autograd.grad(output.sum(), weights, allow_unused=True)
+    return False

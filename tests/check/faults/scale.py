@@ -220,7 +220,8 @@ class PlacesInRows(Halves):
     def angles(self, x):
         places = torch.arange(x.shape[-2])
         row, column = places // 3, places % 3
-        return torch.stack([row, 0.5 * column, 0.1 * column], dim=-1)
+        slower = (column / n for n in range(2, self.head_dim // 2 + 1))
+        return torch.stack([row.float(), *slower], dim=-1)
 
 
 @correct("rotary", "scale", silent=True)
