@@ -9,6 +9,7 @@ attention is linear. Weights are told only where they, times the values, give th
 import contextlib
 import re
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import torch
 
@@ -128,10 +129,10 @@ class Reader:
         if masked and self._trial:
             wanted = self._trial.accepted.shape, self._trial.accepted.words
             future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
-            for shape, spread in masks._shapes(future, batch, False):
-                for words, mask in masks._kinds(spread, self._dtype):
-                    if (shape, words) == wanted:
-                        found[self.mask] = mask
+            run = SimpleNamespace(sizes=calling.Sizes(*x.shape), dtype=self._dtype, device=x.device)
+            for convention in masks.conventions(run, future):
+                if (convention.shape, convention.words) == wanted:
+                    found[self.mask] = convention.mask
         return found
 
 
