@@ -187,14 +187,14 @@ def move(explorer, name, dice):
 
 
 def cut_off(picture):
-    """Return the texts that begin or end outside of a picture."""
+    """Return the texts that begin or end outside of a picture, or at its very edge."""
     found = []
     for text in [item for item in picture.items if isinstance(item, Text)]:
         long = sheet._width(text.text) * text.size / 12 * (1.1 if text.bold else 1)
         start = text.x - {"left": 0, "center": long / 2, "right": long}[text.ha]
         if text.upright:
             start, long = text.y - {"left": long, "center": long / 2}[text.ha], long
-        if start < -2 or start + long > (picture.height if text.upright else picture.width) + 2:
+        if start < 4 or start + long > (picture.height if text.upright else picture.width) - 4:
             found.append((text.text, start, start + long))
     return found
 
