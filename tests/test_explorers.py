@@ -188,6 +188,19 @@ def move(explorer, name, dice):
         control.value = dice.choice(options)
 
 
+def cut_off(picture):
+    """Return the texts that begin or end outside of a picture, or at its very edge."""
+    found = []
+    for text in [item for item in picture.items if isinstance(item, Text)]:
+        long = sheet._width(text.text) * text.size / 12 * (1.1 if text.bold else 1)
+        start = text.x - {"left": 0, "center": long / 2, "right": long}[text.ha]
+        if text.upright:
+            start, long = text.y - {"left": long, "center": long / 2}[text.ha], long
+        if start < 4 or start + long > (picture.height if text.upright else picture.width) - 4:
+            found.append((text.text, start, start + long))
+    return found
+
+
 def same_as_fresh(explorer):
     """Compare what stands there with a new rendering of the same state."""
     place, _, line = shown(explorer)
@@ -195,6 +208,7 @@ def same_as_fresh(explorer):
         picture, status = explorer.render(explorer.state)
         assert html.escape(status) in line
         assert svg_in(place) == picture.svg()
+        assert not cut_off(picture)
         ElementTree.fromstring(picture.svg())
     except Impossible as reason:
         picture, status = sentence(str(reason)), str(reason)
@@ -1054,6 +1068,7 @@ def test_a_fault_in_the_layout_is_a_contradiction_between_weights_and_outputs(co
         crosses = [i for i in explorer.picture.items if isinstance(i, Text) and "✗" in i.text]
         told.append(len(crosses) > 0)
         assert ("No weight lets" in explorer.status) == told[-1]
+        assert not cut_off(explorer.picture)
     assert any(told)
     assert any(code in item.text for item in explorer.picture.items if isinstance(item, Text))
 

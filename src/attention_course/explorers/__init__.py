@@ -1,8 +1,8 @@
 """Explorers: controls bound to a picture, one for each notebook.
 
 An explorer is a pure function from a state to a picture and a sentence, and a dictionary of
-controls; each stands in a file of its own. `explorer.py` binds the two, `parts.py` holds what
-they share.
+controls; each stands in a file of its own. `explorer.py` binds the two, `parts.py` and
+`panels.py` hold what they share.
 """
 
 from .explorer import Explorer, Impossible

@@ -163,7 +163,7 @@ def draw(title, layer, head, words, moved, disturbed, odd, said):
     moved_bars(sheet, right, below, step, moved, disturbed, odd)
     bottom = below + step * rows + 14
     notes = ["hatched: hidden by a mask"] * bool(hidden.any())
-    notes += ["✗: moves, though every weight hides the token"] * bool(odd)
+    notes += ["✗: moves, though hidden in every head"] * bool(odd)
     sheet.text(62, bottom, "; ".join(notes), 11.5, color=FAINT)
     sheet.title(20, bottom + 26, f"{count(num_heads, 'head')}, one scale to {largest:.2f}")
     end = every_head(sheet, 20, bottom + 38, weights, head, limits, hidden) + 14
@@ -188,6 +188,6 @@ def _code(sheet, y, lines):
         steps.setdefault(line, []).append(step)
     for (_, number, text), names in steps.items():
         sheet.text(20, y, f"{', '.join(names)}: line {number}", 11, color=FAINT)
-        sheet.text(170, y, textwrap.shorten(text, 48, placeholder=" …"), 10.5, font=CODE)
+        sheet.text(170, y, text if len(text) < 50 else f"{text[:48]}…", 10.5, font=CODE)
         y += 17
     return y
