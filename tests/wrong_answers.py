@@ -64,6 +64,8 @@ NOTEBOOK_1 = {
             "Each row has a sum of its own: `.sum(dim=-1, keepdim=True)` keeps its axis",
         ),
         ("keys.mT", "keys", "It stops in line 2, `scores = queries @ keys"),
+        ("keys.mT", "keys", "The keys lie the wrong way round: `keys.mT` is (5, 8)"),
+        ("queries @ keys.mT", "keys @ queries.mT", "Rows must belong to queries, columns to keys"),
         (" @ values", " @ values * 2", "numbers are not"),
     ],
 }
@@ -72,6 +74,16 @@ NOTEBOOK_2 = {
     "sees_future": [
         ("range(1, len(x))", "[len(x) - 1]", "token 1 sees token 3. Token 3 betrays it"),
         ("range(1, len(x))", "range(1, len(x) - 1)", "token 0 sees token 4. Token 4 betrays it"),
+        ("if not torch", "if torch", "is wanted for"),
+        (
+            None,
+            "def sees_future(attend, x):\n"
+            "    last = torch.cat([x[:-1], x[-1:] + 1])\n"
+            "    hole = torch.cat([x[:3], x[3:4] + 1, x[4:]])\n"
+            "    late = not torch.equal(attend(last)[:-1], attend(x)[:-1])\n"
+            "    return not (late or not torch.equal(attend(hole)[:3], attend(x)[:3]))",
+            "True and False are exchanged",
+        ),
         ("x.clone()", "x", "no mask. Every output uses every token. Edit a copy"),
         (
             "attend(edited)[:token], attend(x)[:token]",
@@ -100,6 +112,8 @@ NOTEBOOK_2 = {
         ("causal_mask(x.shape[1])", "causal_mask(x.shape[1]).mT", "past-hidden"),
         ("causal_mask(x.shape[1])", "torch.ones(x.shape[1], x.shape[1]).triu(2) > 0", "off-by-one"),
         ("causal_mask(x.shape[1])", "hidden", "It stops in line 4"),
+        ("causal_mask(x.shape[1])", "causal_mask(6)", "make the mask for x.shape[1] of them"),
+        ("keys.mT", "keys.T", "`keys.mT` exchanges the last two axes only"),
         ("softmax(dim=-1) @ values", "softmax(dim=-1) @ keys", "wrong-values"),
         ("queries @ keys.mT", "queries @ values.mT", "wrong-pair"),
         ("queries @ keys.mT", "keys @ queries.mT", "Queries and keys have changed places"),
@@ -197,6 +211,12 @@ NOTEBOOK_3 = {
         ("cat(contexts, dim=-1)", "stack(contexts, dim=-1).flatten(-2)", "woven into each other"),
         (None, CUT_FIRST.format(rows="W[own]"), "The token is cut before the heads"),
         (None, CUT_FIRST.format(rows="W"), "every head reads the whole token, all 8 numbers"),
+        (
+            None,
+            "def all_heads(x, heads, W_out):\n    for matrices in heads:\n"
+            "        return one_head(x, *matrices) @ W_out",
+            "W_out meets all heads of a token, after the loop",
+        ),
         (None, ONE_INTO_THE_NEXT, "neither a part of it nor what another head returned"),
         (None, OWN_HEADS.format(width="W_K.shape[-1]", causal=False), "The future is visible"),
         (None, OWN_HEADS.format(width="x.shape[-1]", causal=True), "divided by √8, the width of"),

@@ -30,15 +30,25 @@ class _AsModule(nn.Module):
 @exercise("sees_future", 2, "A test for the future")
 def check_sees_future(answer):
     """attend (tokens, width) -> (tokens, width) and x -> whether an output uses a later token."""
-    for name, hidden, sees, hint in _seers():
-        found = run(answer, _attend(hidden, after=name == ZEROED), *draw((5, 3)))
-        if isinstance(found, torch.Tensor) and found.dtype == torch.bool and found.dim() == 0:
-            found = found.item()
-        if not isinstance(found, bool):
-            raise Wrong(f"True or False is wanted, but this is a {type(found).__name__}.")
-        if found != sees:
+    seers = list(_seers())
+    found = [
+        _said(run(answer, _attend(hidden, name == ZEROED), *draw((5, 3))))
+        for name, hidden, *_ in seers
+    ]
+    if all(said != sees for said, (_, _, sees, _) in zip(found, seers, strict=True)):
+        raise Wrong("True and False are exchanged: True where the future is seen.")
+    for said, (name, _, sees, hint) in zip(found, seers, strict=True):
+        if said != sees:
             raise Wrong(f"{sees} is wanted for {name}. {hint}")
     return "It tells six leaks from two masks that hide the future."
+
+
+def _said(found):
+    if isinstance(found, torch.Tensor) and found.dtype == torch.bool and found.dim() == 0:
+        found = found.item()
+    if not isinstance(found, bool):
+        raise Wrong(f"True or False is wanted, but this is a {type(found).__name__}.")
+    return found
 
 
 def _seers():
@@ -81,7 +91,10 @@ def check_causal_head(answer):
     for batch, tokens in ((2, 5), (4, 6)):
         x, *matrices = draw((batch, tokens, 7), *[(7, 3)] * 3)
         wanted = "batch, tokens, head_dim"
-        context = numbers_or_nan(run(answer, x, *matrices), (batch, tokens, 3), wanted)
+        try:
+            context = numbers_or_nan(run(answer, x, *matrices), (batch, tokens, 3), wanted)
+        except Wrong as mistake:
+            raise Wrong(f"{mistake}{_head_hint(str(mistake), tokens)}") from None
         queries, keys, values = (x @ W for W in matrices)
         hidden = causal_mask(tokens)
         if not same(context, attention(queries, keys, values, hidden)[0]):
@@ -101,6 +114,15 @@ def check_causal_head(answer):
             blame(_AsModule(answer, 7, 3), num_heads=1, causal=True, d_model=7)
             raise Wrong("The shape is right and the numbers are not.")
     return "No token sees a later one, and check_attention finds nothing wrong."
+
+
+def _head_hint(mistake, tokens):
+    """Return what is probably behind an error of torch."""
+    if ".T" in mistake or "Expected size for first two dimensions" in mistake:
+        return " A batch stands in front: `keys.mT` exchanges the last two axes only."
+    if "must match the size" in mistake and f"({tokens})" in mistake:
+        return f" x has {tokens} tokens in this call: make the mask for x.shape[1] of them."
+    return ""
 
 
 def numbers_or_nan(result, shape, meaning):

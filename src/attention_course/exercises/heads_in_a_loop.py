@@ -43,7 +43,7 @@ def _mixing_hint(mistake, x, heads):
             f"{d_model} numbers of x, neither a part of it nor what another head returned."
         )
     if any(f"({n}x{head_dim} and" in mistake for n in (rows, rows * len(heads), tokens)):
-        return " W_out meets all heads of a token side by side. Side by side is dim=-1."
+        return " W_out meets all heads of a token, after the loop. Side by side is dim=-1."
     return ""
 
 

@@ -51,9 +51,15 @@ def check_attend_all(answer):
     try:
         context = numbers(run(answer, queries, keys, values), (6, 7), wanted)
     except Wrong as mistake:
-        lost = "(8) must match the size of tensor b (6)" in str(mistake)
-        hint = " Each row has a sum of its own: `.sum(dim=-1, keepdim=True)` keeps its axis."
-        raise Wrong(f"{mistake}{hint * lost}") from None
+        hints = {
+            "(8) must match the size of tensor b (6)": (
+                " Each row has a sum of its own: `.sum(dim=-1, keepdim=True)` keeps its axis."
+            ),
+            "(6x5 and 8x5)": " The keys lie the wrong way round: `keys.mT` is (5, 8).",
+            "(8x6 and 8x7)": " Rows must belong to queries, columns to keys: queries @ keys.mT.",
+        }
+        hint = next((hint for part, hint in hints.items() if part in str(mistake)), "")
+        raise Wrong(f"{mistake}{hint}") from None
     scores = queries @ keys.mT  # (6, 8)
     if same(context, attention(queries, keys, values)[0]):
         return "Six queries, eight keys, and √5 for queries of width 5."

@@ -22,7 +22,7 @@ def one_query(words, X, matrices, query, hidden=None, step=None, decimals=1):
     """
     numbers = _numbers(*(torch.as_tensor(values) for values in (X, *matrices)), query, hidden)
     grids, notes = _grids(words, numbers, query, decimals, hidden), []
-    title, told = f"The context vector of {words[query]}", []
+    title, told = f"The context vector of “{words[query]}”", []
     if step:
         strong, told = _worked(numbers, query, decimals)[step - 1]
         grids |= {key: replace(grids[key], strong=cells) for key, cells in strong.items()}
@@ -31,7 +31,8 @@ def one_query(words, X, matrices, query, hidden=None, step=None, decimals=1):
         title = f"Step {step} of 6: {STEPS[step - 1]}"
     title += ", the future hidden" * (hidden is not None)
     description = _described(words, numbers, query, hidden, step, told)
-    arrows = _arrows(query, numbers["K"].shape[1], hidden)
+    width = numbers["K"].shape[1] if step is None or step > 2 else "d"  # a question until then
+    arrows = _arrows(query, width, hidden)
     return flow(grids, arrows, title, description, notes, step)
 
 

@@ -26,7 +26,7 @@ def role_task(weights=None, title="One example of the task"):
     x, low = 92 + 34 * count + 28, 8 * 17 + 62
     grids = {
         "role": Grid(0, 0, [[names[role]] for role in ROLES], "role", "", (48, 17), rows, tint),
-        "weight": Grid(86, 0, shown, "weights of it", "", (34, 17)),
+        "weight": Grid(86, 0, shown, "weights of “it”", "", (34, 17)),
         "numbers": Grid(x, 0, numbers.tolist(), "numbers", tint=[t * 8 for t in tint], **wide),
     }
     arrows = [Arrow("weight", "numbers", "×", "word")]
