@@ -676,6 +676,9 @@ def test_the_chosen_head_is_named_outlined_and_drawn(head, width):
     assert same == [h == head for h in range(3)]
     unit = in_query.height / 12
     assert in_query.width == pytest.approx(unit * (width or 4))
+    followed = [box for box in boxes if box.face == sheet.ORANGE]
+    assert len(followed) == 1 + 3  # in the input, and in each head's columns
+    assert {box.y for box in followed} == {in_query.y + 7 * unit}
 
 
 def test_a_loop_is_timed_for_the_number_of_heads_that_was_chosen(monkeypatch):
@@ -1017,6 +1020,12 @@ def test_own_attention_shows_the_weights_that_the_run_gave():
     )
     assert "the check says" in numbers
     assert "nothing wrong found" in numbers
+    boxes = [item for item in explorer.picture.items if isinstance(item, Box)]
+    assert len([box for box in boxes if box.hatched]) == 3 * 5  # rows of a large and four small
+    for token in range(4):
+        explorer.controls["disturb"].value = token
+        assert "No weight lets" not in explorer.status
+        assert not [i for i in explorer.picture.items if isinstance(i, Text) and "✗" in i.text]
 
 
 def test_own_attention_counts_layers_and_gives_a_mask_where_there_is_an_argument():
@@ -1076,6 +1085,11 @@ def test_what_cannot_be_read_is_a_sentence():
     explorer = explorers.explore_attention(torch.nn.Sequential(torch.nn.Linear(12, 12)))
     assert explorer.status.startswith("The weights cannot be shown. No softmax")
     assert "<img" not in shown(explorer)[0]
+    explorer = explorers.explore_attention(planted_module("heads-attend-heads"))
+    assert "made in parts" in explorer.status
+    assert "The check says: 1 thing is wrong" in explorer.status
+    assert "heads-attend-heads: " in explorer.status
+    assert repr(explorer) == f"explore_attention: {explorer.status}"
     explorer = explorers.explore_attention(MultiHeadAttention)
     assert "<img" in shown(explorer)[0]
     explorer = explorers.explore_attention(3)
@@ -1096,7 +1110,8 @@ def test_of_the_planted_faults_nine_of_ten_are_seen():
     for code, base, changes in planted.PLANTED:
         explorer = explorers.explore_attention(planted.make(base, *changes))
         seen.append(
-            code in explorer.picture.description
+            code in explorer.status
+            or code in explorer.picture.description
             or any(
                 code in item.text or "✗" in item.text
                 for item in explorer.picture.items

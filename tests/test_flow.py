@@ -103,6 +103,7 @@ def test_all_is_inside_the_picture(drawing, given):
         box = text.get_window_extent(renderer)
         assert 0 <= box.x0 / scale <= box.x1 / scale <= picture.width, text
         assert 0 <= box.y0 / scale <= box.y1 / scale <= picture.height, text
+    assert picture._repr_mimebundle_()[1]["image/png"]["width"] == picture.width
     if drawing == "far apart":
         assert repr(picture) == "A title? Two."
 

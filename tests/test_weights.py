@@ -5,7 +5,7 @@ import math
 import planted
 import pytest
 import torch
-from correct import CORRECT
+from correct import CORRECT, Plain
 from torch import nn
 
 from attention_check import weights as weights_file
@@ -103,6 +103,25 @@ def test_styles_that_make_no_table_of_weights_are_read_by_the_derivative(name):
         (layer,), (wanted,) = Reader(module).layers(x), Reader(plain).layers(x)
         assert close(layer.weights, wanted.weights)
     assert torch.allclose(layer.weights.sum(-1), torch.ones(()), atol=1e-5)
+
+
+class HeadsBeforeBatch(Plain):
+    """(num_heads * batch, tokens, head_dim): the sentences of a head lie side by side."""
+
+    def split(self, x):
+        return super().split(x).transpose(0, 1).flatten(0, 1)
+
+    def merge(self, x):
+        return super().merge(x.unflatten(0, (self.num_heads, -1)).transpose(0, 1))
+
+
+def test_each_sentence_gets_its_own_weights_in_whatever_order_they_lie():
+    plain = CORRECT["Plain"](24, 4)
+    module = HeadsBeforeBatch(24, 4)
+    module.load_state_dict(plain.state_dict())
+    x = inputs(reader := Reader(module), batch=3)
+    (layer,), (wanted,) = reader.layers(x), Reader(plain).layers(x)
+    assert close(layer.weights, wanted.weights)
 
 
 def test_the_lines_that_made_them_are_told():

@@ -12,11 +12,18 @@ import ipywidgets as widgets
 import pytest
 import stacks
 
+from attention_course.explorers import explorer as explorer_file
+
 expect = pytest.importorskip("playwright.sync_api").expect
 
 pytestmark = pytest.mark.long
 NAMES = list(stacks.CALLS)
 SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
+
+
+@pytest.fixture(autouse=True)
+def _twins_draw_at_once(monkeypatch):
+    monkeypatch.setattr(explorer_file, "PAUSE", 0)  # playwright has a loop of events, too
 
 
 @pytest.fixture
@@ -178,6 +185,7 @@ QUICK_KEYS = """async node => {
     const key = {key: "ArrowRight", keyCode: 39, which: 39, bubbles: true, cancelable: true};
     for (let press = 0; press < 20; press++) {
         node.dispatchEvent(new KeyboardEvent("keydown", key));
+        node.dispatchEvent(new KeyboardEvent("keyup", key));
         await new Promise(done => setTimeout(done, 25));
     }
 }"""

@@ -169,7 +169,8 @@ class Explorer:
         ].value = f'<div role="status" aria-live="polite" style="{style}">{status}</div>'
 
     def __repr__(self):
-        return f"{self.name}: run this cell to move {', '.join(self.controls)}."
+        moves = f"run this cell to move {', '.join(self.controls)}."
+        return f"{self.name}: {moves if self.controls else self.status}"
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         data, metadata = self.picture._repr_mimebundle_()

@@ -43,10 +43,10 @@ def explore_attention(module_or_factory, num_heads=None, d_model=None):
         seen = _Seen(reader)
         layers = seen.layers(tuple(_WORDS.split()), False, False)
     except ValueError as error:
-        text = str(error)  # an except clause forgets its error
+        text = f"The weights cannot be shown. {error} The check says: {'. '.join(said)}"
 
         def refuse(_state):
-            raise Impossible(f"The weights cannot be shown. {text}")
+            raise Impossible(text)
 
         return Explorer("explore_attention", {}, refuse)
     controls = {

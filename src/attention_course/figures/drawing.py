@@ -43,6 +43,11 @@ class Drawing(Picture):
             f'<rect {size} fill="#fff"/>{"".join(item.svg() for item in self.items)}</svg>'
         )
 
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        data, metadata = super()._repr_mimebundle_(include, exclude)
+        metadata["image/png"]["width"] = self.width  # else shown one and a half times as large
+        return data, metadata
+
     @cached_property
     def figure(self):
         """The picture as a matplotlib Figure."""
