@@ -11,7 +11,7 @@ WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --dist loadfile --no-loadscope-reorder
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=300
 
-.PHONY: lab test test-long test-all test-colab notebooks experiments bench bench-notebooks colab publish clean
+.PHONY: lab test test-long test-all test-colab notebooks experiments bench bench-notebooks docs colab clean
 
 lab: $(VENV)/.learner
 	$(RUN) -m jupyter lab --ServerApp.ip=127.0.0.1 \
@@ -40,11 +40,11 @@ notebooks: $(VENV)/.tests
 colab: $(VENV)/.learner
 	$(RUN) tools/colab.py
 
-publish: $(VENV)/.learner
-	$(RUN) tools/publish.py "$(REPOSITORY)" "$(or $(BRANCH),main)"
-
 experiments: $(VENV)/.learner
 	$(RUN) tools/experiments.py
+
+docs: $(VENV)/.learner
+	$(RUN) tools/codes.py
 
 bench: $(VENV)/.learner
 	$(RUN) tools/bench.py

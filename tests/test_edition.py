@@ -8,6 +8,17 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from notebooks import FOLDED
+
+NAMES = [p.relative_to(books.ROOT / "notebooks").with_suffix("").as_posix() for p in books.ALL]
+
+WITHOUT_PACKAGE = """
+import importlib.util, sys
+sys.meta_path = [finder for finder in sys.meta_path if "__editable__" not in str(finder)]
+sys.path = [folder for folder in sys.path if not folder.endswith("src")]
+assert importlib.util.find_spec("attention_course") is None
+"""
+
 
 @pytest.fixture(scope="module")
 def edition(tmp_path_factory):
@@ -16,7 +27,7 @@ def edition(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", books.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_one_file_without_outputs(edition, name):
     path = edition / f"{name}.ipynb"
     book = books.read(path)
@@ -24,22 +35,24 @@ def test_one_file_without_outputs(edition, name):
     assert path.stat().st_size < 1_000_000
     assert "save a copy" in book.cells[0].source
     assert "After a disconnect" in book.cells[0].source
-    assert book.cells[1].metadata == {"cellView": "form", "jupyter": {"source_hidden": True}}
+    assert book.cells[1].metadata == FOLDED
+    assert book.cells[1].source.startswith("# @title Set-up")
+    assert sum("ModuleNotFoundError" in cell.source for cell in books.code_cells(book)) == 0
     for cell in books.code_cells(book):
         assert (cell.outputs, cell.execution_count) == ([], None)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", books.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_alone_in_an_empty_folder_it_gives_the_stored_outputs(edition, tmp_path, name):
     book = books.read(edition / f"{name}.ipynb")
     where = nbformat.v4.new_code_cell("import attention_course; print(attention_course.__path__)")
-    book.cells.append(where)
+    book.cells = [nbformat.v4.new_code_cell(WITHOUT_PACKAGE), *book.cells, where]
     NotebookClient(
         book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
 
-    assert str(books.ROOT) not in where.outputs[0].text
+    assert str(books.ROOT / "src") not in where.outputs[0].text
     stored = {
         cell.id: cell for cell in books.read(books.ROOT / "notebooks" / f"{name}.ipynb").cells
     }

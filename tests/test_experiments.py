@@ -1,6 +1,8 @@
 """The experiments that notebook 3 quotes: what was stored is what the code gives."""
 
+import copy
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from experiments import keep
 
 import attention_course
 from attention_course import experiments
@@ -39,6 +42,23 @@ def test_five_rows_lie_on_the_prediction(stored):
     for row in stored["rows"]:
         assert len(row["r2"]) == 5
         assert row["r2"] == pytest.approx([row["heads"] / row["questions"]] * 5, abs=0.02)
+
+
+def test_the_file_stays_where_the_printed_numbers_agree(stored, tmp_path, capsys):
+    file = tmp_path / "experiments.json"
+    keep(stored, file)
+    before = file.read_text(encoding="utf-8")
+    assert json.loads(before) == stored
+
+    again = copy.deepcopy(stored) | {"date": "another day"}
+    again["rows"][0]["r2"][0] += 0.0001  # 0.4988 is printed as 0.4987 is, 0.50
+    keep(again, file)
+    assert file.read_text(encoding="utf-8") == before
+
+    again["rows"][0]["r2"][0] += 0.01
+    keep(again, file)
+    assert json.loads(file.read_text(encoding="utf-8")) == again
+    assert capsys.readouterr().out.count("2, 1                         5168  0.51 ") == 1
 
 
 def test_training_loads_nothing_that_an_interruption_could_break():

@@ -12,10 +12,12 @@ import time
 import warnings
 from xml.etree import ElementTree
 
+import faults  # noqa: F401 (they register themselves)
 import ipywidgets as widgets
-import planted
 import pytest
+import registry
 import torch
+from bases import separate
 from torch.utils.flop_counter import FlopCounterMode
 
 from attention_course import (
@@ -997,8 +999,7 @@ def test_words_are_split_into_heads_that_see_each_their_own_numbers(monkeypatch)
 
 
 def planted_module(code, base="separate"):
-    changes = next(c for found, b, c in planted.PLANTED if (found, b) == (code, base))
-    return planted.make(base, *changes)
+    return next(f for f in registry.PLANTED if (f.code, f.style) == (code, base)).module.make
 
 
 def test_own_attention_shows_the_weights_that_the_run_gave():
@@ -1097,7 +1098,7 @@ def test_what_cannot_be_read_is_a_sentence():
 
 
 def test_own_attention_that_fails_on_many_words_says_so_and_goes_on():
-    explorer = explorers.explore_attention(planted.make("separate"))  # its mask is 8 by 8
+    explorer = explorers.explore_attention(separate.make)  # its mask is 8 by 8
     explorer.controls["words"].value = "a b c d e f g h i"
     assert "fails on 9 tokens" in explorer.status
     explorer.controls["words"].value = "a b c"
@@ -1107,13 +1108,13 @@ def test_own_attention_that_fails_on_many_words_says_so_and_goes_on():
 @pytest.mark.long
 def test_of_the_planted_faults_nine_of_ten_are_seen():
     seen = []
-    for code, base, changes in planted.PLANTED:
-        explorer = explorers.explore_attention(planted.make(base, *changes))
+    for fault in registry.PLANTED:
+        explorer = explorers.explore_attention(fault.module.make)
         seen.append(
-            code in explorer.status
-            or code in explorer.picture.description
+            fault.code in explorer.status
+            or fault.code in explorer.picture.description
             or any(
-                code in item.text or "✗" in item.text
+                fault.code in item.text or "✗" in item.text
                 for item in explorer.picture.items
                 if isinstance(item, Text)
             )

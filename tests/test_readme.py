@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from attention_check import check_attention
+from notebooks import picture
 
 README = (books.ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -19,23 +20,31 @@ def block(start):
 
 def test_the_report_shown_is_the_report_given(tmp_path):
     file = tmp_path / "mine.py"  # a report quotes the line, so there must be a file to read
-    file.write_text(block("class MyAttention"))
+    file.write_text(block("class MyAttention"), encoding="utf-8")
     names = {"torch": torch, "nn": nn}
-    exec(compile(file.read_text(), file, "exec"), names)
+    exec(compile(file.read_text(encoding="utf-8"), file, "exec"), names)
     report = check_attention(names["MyAttention"])
     assert str(report).strip() == block("MyAttention: ").strip()
     assert [finding.code for finding in report.findings] == ["future-visible", "scale"]
 
 
 def test_the_commands_are_there():
-    targets = set(re.findall(r"`make ([\w-]+)", README))
-    makefile = (books.ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"(?:`|^    )make ([\w-]+)", README, re.MULTILINE))
+    makefile = (books.ROOT / "Makefile").read_text(encoding="utf-8")
     assert targets <= set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
 
 
+def test_the_picture_is_the_stored_one_and_described():
+    file, description = re.search(r'<img src="([^"]+)" width="\d+" alt="([^"]+)">', README).groups()
+    assert (books.ROOT / file).read_bytes() == picture()
+    assert len(picture()) < 100_000
+    assert len(description.split()) >= 6
+
+
 def test_the_minutes_are_those_of_the_notebooks():
-    rows = re.findall(r"\(notebooks/(\w+)\.ipynb\) \| (\d+) \|", README)
-    assert [name for name, _ in rows] == books.NAMES
+    rows = re.findall(r"\(notebooks/([\w/]+)\.ipynb\) \| (\d+) \|", README)
+    folder = books.ROOT / "notebooks"
+    assert [folder / f"{name}.ipynb" for name, _ in rows] == books.ALL
     for name, minutes in rows:
-        header = books.read(books.ROOT / "notebooks" / f"{name}.ipynb").cells[0].source
+        header = books.read(folder / f"{name}.ipynb").cells[0].source
         assert f"bout {minutes} minutes" in header, name

@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from attention_course import MultiHeadAttention, attention, causal_mask, compare_times, timing
+from attention_course import (
+    MultiHeadAttention,
+    attention,
+    causal_mask,
+    compare_on_gpu,
+    compare_times,
+    timing,
+)
 from attention_course.timing import (
     TimeMap,
     Times,
@@ -49,16 +56,7 @@ def test_loop_split_and_torch_can_be_compared(ways, x):
     assert min(min(taken) for taken in times.seconds.values()) > 0
 
 
-def test_forward_and_backward(ways, x):
-    times = compare(ways, x, gradients=True)
-    assert times.gradients
-    assert x.grad is None
-    assert not x.requires_grad
-    assert all(p.grad is None for p in ways["loop"].parameters())
-    assert "forward and backward" in str(times)
-
-
-def test_gradients_are_recorded_only_when_asked_for(x):
+def test_no_gradients_are_recorded(x):
     layer, seen = nn.Linear(D_MODEL, 1), set()
 
     def watched(x):
@@ -67,8 +65,7 @@ def test_gradients_are_recorded_only_when_asked_for(x):
 
     compare({"layer": layer, "watched": watched}, x)
     assert seen == {False}
-    compare({"layer": layer, "watched": watched}, x, gradients=True)
-    assert seen == {False, True}
+    assert torch.is_grad_enabled()
 
 
 def test_functions_take_turns_and_each_goes_first(monkeypatch, x):
@@ -89,6 +86,79 @@ def test_functions_take_turns_and_each_goes_first(monkeypatch, x):
     take_turns(functions, [x], seconds=0)
     rounds = order[-3 * timing.FEWEST_ROUNDS :]
     assert rounds[:9] == [0, 1, 2, 1, 2, 0, 2, 0, 1]
+
+
+# --- a GPU, of which these tests have a stand-in only ---------------------------------------
+
+
+@pytest.fixture
+def moved(monkeypatch):
+    """The moves to a device, in order; nothing is moved, as there is only one device to be on."""
+    moves = []
+
+    def to(thing, device):
+        moves.append((type(thing), torch.device(device).type))
+        return thing
+
+    monkeypatch.setattr(nn.Module, "to", to)
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    return moves
+
+
+def test_modules_and_inputs_go_to_the_device_and_modules_come_home(ways, x, moved):
+    compare(ways, x, device="meta")  # a device that is always there, and is not the CPU
+    there, back = (nn.ModuleList, "meta"), (nn.ModuleList, "cpu")
+    assert moved == [there, there, there, (torch.Tensor, "meta"), back, back, back]
+
+
+def test_modules_come_home_after_an_error(x, moved):
+    ways = {"fits": nn.Linear(D_MODEL, 7, bias=False), "wide": nn.Linear(7, D_MODEL, bias=False)}
+    with pytest.raises(ValueError, match="'wide' raised"):
+        compare(ways, x, device="meta")
+    assert moved[-2:] == [(nn.ModuleList, "cpu")] * 2
+
+
+def test_without_a_device_nothing_moves(ways, x, moved):
+    compare(ways, x)
+    assert moved == []
+
+
+def test_a_device_that_is_not_there(ways, x):
+    with pytest.raises(ValueError, match="no device 'gpu' here; 'cpu' is always there"):
+        compare(ways, x, device="gpu")
+
+
+def test_the_clock_waits_for_the_gpu_before_and_after_each_block(monkeypatch, x):
+    log = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda *_: log.append("w"))
+    functions = {name: lambda x, name=name: log.append(name) for name in "ab"}
+    monkeypatch.setattr(timing, "BLOCK_SECONDS", 0)  # one call in a block
+    take_turns(functions, [x], seconds=0)
+    # each block: two calls to warm up, then one that counts; the first tells how long one takes
+    order = "ab" + ("abba" * timing.FEWEST_ROUNDS)[: 2 * timing.FEWEST_ROUNDS]
+    assert "".join(log) == "".join(f"w{name}{name}ww{name}w" for name in order)
+
+
+def test_without_a_gpu_one_line_says_so(monkeypatch, ways, x, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    compare_on_gpu(ways, x, seconds=1)
+    assert capsys.readouterr().out == "No CUDA GPU here, so there are the times of the CPU alone.\n"
+
+
+def test_with_a_gpu_its_table_is_shown(monkeypatch, ways, x, capsys):
+    def fake(functions, *inputs, **options):
+        assert functions is ways
+        assert inputs == (x,)
+        assert options == {"seconds": 1, "tolerance": 1e-4, "device": "cuda"}
+        return TIMES
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(timing, "compare_times", fake)
+    compare_on_gpu(ways, x, seconds=1)
+    TIMES.table()
+    shown = capsys.readouterr().out
+    assert shown[: len(shown) // 2] == shown[len(shown) // 2 :]
 
 
 # --- what may not be compared ---------------------------------------------------------------
@@ -125,15 +195,6 @@ def test_not_a_number_equals_nothing(x):
 def test_different_shapes(x):
     with pytest.raises(ValueError, match=r"different shapes, \(2, 5\) and \(2, 5, 12\)"):
         compare({"relu": torch.relu, "sum": lambda x: torch.relu(x).sum(-1)}, x)
-
-
-def test_equal_results_with_different_gradients(x):
-    def detached(x):
-        return torch.relu(x.detach()) + 0 * x
-
-    compare({"relu": torch.relu, "detached": detached}, x)
-    with pytest.raises(ValueError, match="gradients by 'detached' and 'relu' differ"):
-        compare({"relu": torch.relu, "detached": detached}, x, gradients=True)
 
 
 def test_a_function_that_raises(x):
@@ -183,14 +244,9 @@ def test_zero_biases_are_found_though_the_results_are_equal(call, x):
         del type(biased).call
 
 
-def test_no_gradients_for_unknown_parameters(ways, x):
-    by_hand = {
-        "loop": ways["loop"],
-        "by hand": partial(_attend, ways["split fused"].state_dict()),
-    }
-    compare(by_hand, x)
-    with pytest.raises(ValueError, match="No parameters are known of by hand"):
-        compare(by_hand, x, gradients=True)
+def test_unknown_parameters_are_not_counted(ways, x):
+    by_hand = partial(_attend, ways["split fused"].state_dict())
+    compare({"loop": ways["loop"], "by hand": by_hand}, x)
 
 
 def _attend(weights, x):
@@ -221,7 +277,7 @@ def test_ratio_is_taken_pair_by_pair():
 def test_median_and_quartiles():
     assert TIMES.median("loop") == 6
     assert TIMES.quartiles("loop") == [4, 6, 8]
-    assert TIMES.rows()[1]["quartiles"] == [2, 3]
+    assert TIMES.quartiles("split") == [2, 2, 3]
     with pytest.raises(ValueError, match=r"'fused' was not timed\. Timed: loop, split"):
         TIMES.median("fused")
 
@@ -303,18 +359,19 @@ def test_map_has_a_cell_for_each_size(monkeypatch):
     assert found.written_out.tolist() == pytest.approx(
         torch.tensor([[0.35, 0.8], [0.7, 1.6], [1.05, 2.4]])
     )
-    assert found.loop_wins().tolist() == [[True, True], [True, False], [False, False]]
     assert found.fused[2, 1] == 24
-    assert "4×7" in str(found)
+    assert (found.heads, found.sizes) == ([1, 2, 3], [(4, 7), (2, 16)])
+    assert "written out 3, loop / split fused 0" in found.picture().description
 
 
 def test_map_draws_itself_and_counts_where_the_loop_won():
     ratios = torch.tensor([[0.5, 1.5, 2.0], [1.1, 0.9, 3.0]])
     found = TimeMap([2, 4], [(1, 3), (1, 5), (1, 6)], 8, ratios, ratios + 1, "machine")
-    data, metadata = found._repr_mimebundle_()
-    assert set(data) == {"image/png", "text/plain"}
-    alt = metadata["image/png"]["alt"]
-    assert "below 1 and framed: loop / split written out 2, loop / split fused 0" in alt
+    drawn = found.picture()
+    told = "below 1 and framed: loop / split written out 2, loop / split fused 0"
+    assert told in drawn.description
+    left, _ = drawn.figure.axes
+    assert [label.get_text() for label in left.get_xticklabels()] == ["1×3", "1×5", "1×6"]
 
 
 def test_times_and_memory_of_a_real_size():
@@ -334,6 +391,16 @@ def test_written_out_keeps_the_weights_and_fused_does_not():
 def test_memory_of_an_impossible_size():
     with pytest.raises(ValueError, match="cannot be shared equally"):
         peak_memory(1, 4, 6, 4, need_weights=True)
+
+
+def test_the_fresh_process_looks_where_this_one_found_the_package(monkeypatch, tmp_path):
+    """In a notebook that brings the package along, nobody else knows the folder."""
+    (tmp_path / "attention_course").mkdir()
+    file = tmp_path / "attention_course" / "__init__.py"
+    file.write_text("raise SystemExit('found here')", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ValueError, match="failed: found here"):
+        peak_memory(1, 16, 6, 2, need_weights=True)
 
 
 @pytest.mark.parametrize(("module", "warns"), [("torch.utils.benchmark", 1), (timing.__name__, 0)])

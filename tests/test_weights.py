@@ -2,15 +2,18 @@
 
 import math
 
-import planted
+import faults  # noqa: F401 (they register themselves)
 import pytest
+import registry
 import torch
-from correct import CORRECT, Plain
+from bases import Plain, separate
 from torch import nn
 
 from attention_check import weights as weights_file
 from attention_check.weights import NotRead, Reader, by_derivative
 from attention_course import LoopedMultiHeadAttention, MultiHeadAttention, causal_mask
+
+CORRECT = {str(one): registry.factory(one) for one in registry.CORRECT}
 
 
 def inputs(reader, batch=2, tokens=5):
@@ -159,7 +162,7 @@ def test_what_cannot_be_read_is_said_in_a_sentence(module, said):
 
 
 def test_a_module_that_fails_on_an_input_says_so():
-    reader = Reader(planted.make("separate"))  # its mask is 8 by 8
+    reader = Reader(separate.make)  # its mask is 8 by 8
     with pytest.raises(NotRead, match="fails on 9 tokens of width 24"):
         reader.layers(inputs(reader, tokens=9))
 

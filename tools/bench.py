@@ -1,7 +1,8 @@
-"""Measure what the course says about speed and memory (`make bench`), in under six minutes.
+"""Measure what the course says about speed and memory (`make bench`), in under seven minutes.
 
 Every ratio is the median over rounds in which both sides ran in turns, so compare ratios
 rather than times. The tables are printed, and written to bench.json with their quartiles.
+With BEFORE=folder in the environment, a checkout of an older state, its check is compared too.
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import ctypes
 import itertools
 import json
 import math
+import os
 import subprocess
 import sys
 import time
@@ -16,14 +18,23 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from bench_check import ROOT, first_check_seconds, planted_seconds
 
 from attention_course import MultiHeadAttention, causal_mask, compare_times
 from attention_course.lectures import HEAD_DIM
 from attention_course.tables import table
-from attention_course.timing import Times, loop_and_split, machine, peak_memory, take_turns
+from attention_course.timing import (
+    Times,
+    duration,
+    loop_and_split,
+    machine,
+    peak_memory,
+    quartiles,
+    take_turns,
+)
 from shape_tracing import trace_shapes
 
-RESULT = Path(__file__).parents[1] / "bench.json"
+RESULT = ROOT / "bench.json"
 LOOP_AT_LEAST = {2: 1.2, 20: 7, 200: 22, 400: 26, 4000: 30}  # heads -> loop / split written out
 LARGE = (8, 1024, 768, 12)  # batch, tokens, d_model, heads
 SIZES = {LARGE: 12, (2, 256, 768, 12): 6, (1, 16, 96, 96): 4}  # -> seconds for a comparison
@@ -46,20 +57,41 @@ def against_torch():
         mask = causal_mask(tokens)
         fastest = {"need_weights": False, "is_causal": True}
         weights = {"average_attn_weights": False}
-        for what, ours, keywords, gradients, most in (
+        for what, ours, keywords, backward, most in (
             ("forward", split, fastest, False, 1.00),
             ("forward and backward", split, fastest, True, 1.00),
             ("forward with weights", partial(split, need_weights=True), weights, False, 1.20),
         ):
-            modes = ("train",) if gradients else ("train", "eval")  # eval differs without only
-            ways = {"ours": ours}
+            modes = ("train",) if backward else ("train", "eval")  # eval differs without only
+            ways = {"ours": (ours, split)}
             for mode in modes:
                 theirs = split.to_torch().train(mode == "train")
-                ways[mode] = partial(_call, theirs, attn_mask=mask, **keywords)
-            times = compare_times(ways, x, seconds=seconds, gradients=gradients)
+                ways[mode] = partial(_call, theirs, attn_mask=mask, **keywords), theirs
+            ways = {
+                name: with_backward(way, module) if backward else way
+                for name, (way, module) in ways.items()
+            }
+            times = compare_times(ways, x, seconds=seconds)
             better = min(modes, key=times.median)
             name = f"{(batch, tokens, d_model, heads)} {what}, {better}"
             yield _row(name, times, "ours", better, at_most=most)
+
+
+def with_backward(function, module):
+    """Return x -> the gradient at x, worked out with the gradients of the module's parameters.
+
+    The gradient that arrives at the output is the output itself, as for half its square.
+    """
+
+    def run(x):
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            output = function(x)
+            output = output[0] if isinstance(output, tuple) else output
+            leaves = [x, *module.parameters()]
+            return torch.autograd.grad(output, leaves, output.detach())[0]
+
+    return run
 
 
 def against_the_limit():
@@ -99,6 +131,25 @@ def imports():
                 taken[name].append(seconds)
     times = Times(taken, machine(), math.nan)
     yield _row("import", times, "attention_course", "torch", at_most=1.10)
+
+
+def check():
+    """Yield rows for the check: planted modules now / before, and a first check in seconds."""
+    sources = {"now": ROOT / "src"}
+    if "BEFORE" in os.environ:
+        sources["before"] = Path(os.environ["BEFORE"]).resolve() / "src"
+    times = Times(planted_seconds(sources), machine(), math.nan)
+    medians = " / ".join(duration(times.median(name)) for name in sources)
+    planted = f"{len(times.seconds['now'])} planted modules, {medians}"
+    if "before" in sources:  # 2 %: what the same check twice may differ by
+        yield _row(planted, times, "now", "before", at_most=1.02)
+    else:
+        yield {"measured": f"{planted} (BEFORE=folder compares)", "value": times.median("now")}
+    imported, beyond = first_check_seconds()
+    low, median, high = quartiles(beyond)
+    ratio = 1 + median / quartiles(imported)[1]
+    name = f"first check, seconds beyond `import torch` (in all {ratio:.2f} times that import)"
+    yield {"measured": name, "value": median, "quartiles": [low, high], "at most": 0.5}
 
 
 class ByHand(torch.nn.Module):
@@ -157,6 +208,7 @@ TABLES = {
     "MultiHeadAttention / the limit": against_the_limit,
     "Peak memory, fused / written out": memory,
     "Import, attention_course / torch": imports,
+    "The check": check,
     "Traced / plain": tracing,
 }
 
@@ -189,11 +241,11 @@ def _keep_freed_memory():
 
 
 def _row(name, times, one, other, at_least=None, at_most=None):
-    low, _, high = torch.tensor(times.ratios(one, other)).quantile(torch.tensor([0.25, 0.5, 0.75]))
+    low, ratio, high = quartiles(times.ratios(one, other))
     return {
         "measured": name,
-        "value": times.ratio(one, other),
-        "quartiles": [low.item(), high.item()],
+        "value": ratio,
+        "quartiles": [low, high],
         "rounds": len(times.ratios(one, other)),
         "seconds": {one: times.median(one), other: times.median(other)},
         "at least": at_least,
@@ -216,7 +268,7 @@ def _print(title, rows):
     for row in rows:
         spread = "{:.3g} to {:.3g}".format(*row["quartiles"]) if "quartiles" in row else ""
         cells.append([row["measured"], f"{row['value']:.3g}", spread, *_reached(row)])
-    table(cells, columns=["measured", "ratio", "quartiles", "wanted", "reached"])
+    table(cells, columns=["measured", "value", "quartiles", "wanted", "reached"])
     sys.stdout.flush()
 
 
@@ -230,7 +282,7 @@ def main(chosen):
             _print(title, results[title])
     minutes = (time.perf_counter() - start) / 60
     result = {"machine": machine(), "minutes": minutes, "tables": results}
-    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(f"\n{minutes:.1f} minutes; written to {RESULT.name}")
 
 

@@ -20,7 +20,7 @@ import resource, sys
 def peak():
     if sys.platform == "darwin":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with open("/proc/self/status") as status:
+    with open("/proc/self/status", encoding="utf-8") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 print(peak())
 """
@@ -52,7 +52,9 @@ def main():
         print(f"\n{title}")
         if rows := results[title]:
             table([list(row.values()) for row in rows], columns=list(rows[0]), decimals=1)
-    RESULT.write_text(json.dumps({"machine": machine(), "tables": results}, indent=2) + "\n")
+    RESULT.write_text(
+        json.dumps({"machine": machine(), "tables": results}, indent=2) + "\n", encoding="utf-8"
+    )
     print(f"\nwritten to {RESULT.name}")
 
 

@@ -1,9 +1,11 @@
-"""`attention-check path/to/file.py:NAME --d-model 24 --num-heads 4`, or `python -m attention_check`."""
+"""`attention-check path/to/file.py:NAME`, or `python -m attention_check path/to/file.py:NAME`."""
 
 import argparse
 import importlib.util
 import pathlib
 import sys
+
+from shape_tracing.terminal import printable
 
 from .check import check_attention
 
@@ -18,16 +20,12 @@ def main(arguments=None):
     try:
         thing = load(options.target)
         causal = {"yes": True, "no": False, None: None}[options.causal]
-        report = check_attention(
-            thing, num_heads=options.num_heads, causal=causal, d_model=options.d_model
-        )
+        report = check_attention(thing, options.num_heads, causal, options.d_model)
     except Exception as error:
-        print(f"could not check: {error}", file=sys.stderr)
+        print(printable(f"could not check: {error}"), file=sys.stderr)
         return 2
     print(report)
-    if not report.judged:
-        return 2
-    return 0 if report.ok else 1
+    return (0 if report.ok else 1) if report.judged else 2
 
 
 def _options(arguments):
@@ -47,14 +45,13 @@ def _options(arguments):
 def load(target):
     """Return what NAME stands for in path/to/file.py:NAME. Raises ValueError in plain words."""
     path, _, name = target.rpartition(":")
-    if not path or not name:
-        raise ValueError(f"{target} should be path/to/file.py:NAME, such as heads.py:MyAttention.")
     file = pathlib.Path(path).resolve()
-    if not file.is_file():
-        raise ValueError(f"there is no file {path}.")
     spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None:
-        raise ValueError(f"{path} is no Python file: its name should end in .py.")
+    if not name or not file.is_file() or spec is None:
+        raise ValueError(
+            f"{target} should be path/to/file.py:NAME, such as heads.py:MyAttention, of a file "
+            f"that is there."
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     sys.path.insert(0, str(file.parent))

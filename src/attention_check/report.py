@@ -5,36 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-# The kinds that change which token a number belongs to: who sees whom is not told by the output.
-DISTURBED = {
-    "split-by-view", "merge-by-view", "softmax-axis", "not-normalised", "heads-attend-heads",
-    "batch-mixed", "one-for-all",
-}  # fmt: skip
-
-
-@dataclass
-class Finding:
-    """One fault, or a note.
-
-    code: its kind, such as "softmax-axis". message: what was seen and what to do. evidence: a
-    small tensor, or None; shows: what stands in it; wrong: where it should be zero, if not in
-    the places that the code says.
-    """
-
-    code: str
-    message: str
-    evidence: torch.Tensor | None = None
-    shows: str = ""
-    wrong: torch.Tensor | None = None
-
-    def __str__(self):
-        return f"{self.code}: {self.message}"
-
-
-def listed(items):
-    """The items in words: 1, 2 and 3."""
-    items = [str(item) for item in items]
-    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]
+from shape_tracing.terminal import printable
 
 
 @dataclass
@@ -64,36 +35,30 @@ class Report:
 
     @property
     def headline(self):
-        if not self.judged:
-            text = "not checked"
-        elif self.ok:
-            text = "nothing wrong found"
-        else:
-            count = len(self.findings)
+        text = "nothing wrong found" if self.judged else "not checked"
+        if count := len(self.findings):
             text = "1 thing is wrong" if count == 1 else f"{count} things are wrong"
-        for sentence in self.cannot_tell:
-            text += f"; {sentence}"
-        return text
+        return "; ".join([text, *self.cannot_tell])
 
     def __str__(self):
         lines = [f"{self.subject}: {self.headline}"]
         for number, finding in enumerate(self.findings, 1):
             lines.append(f"{number}. [{finding.code}] {finding.message}")
-            if finding.evidence is not None and finding.evidence.numel():
-                lines.append(_indented(finding))
+            rows = _rows(finding)
+            lines += [f"   {finding.shows}:"] if rows and finding.shows else []
+            width = max((len(cell) for row in rows for cell, _ in row), default=0)
+            lines += ["   " + " ".join(cell.rjust(width) for cell, _ in row) for row in rows]
         lines += [f"note [{note.code}] {note.message}" for note in self.notes]
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     __repr__ = __str__
 
     def _repr_html_(self):
-        escaped = html.escape(self.headline)
-        parts = [f"<p><b>{html.escape(self.subject)}</b>: {escaped}</p>"]
+        parts = [f"<p><b>{html.escape(self.subject)}</b>: {html.escape(self.headline)}</p>"]
         for number, finding in enumerate(self.findings):
-            opened = " open" if number == 0 else ""
             parts.append(
-                f"<details{opened}><summary><b>{html.escape(finding.code)}</b></summary>"
-                f"<p>{html.escape(finding.message)}</p>{_drawn(finding)}</details>"
+                f"<details{'' if number else ' open'}><summary><b>{html.escape(finding.code)}</b>"
+                f"</summary><p>{html.escape(finding.message)}</p>{_drawn(finding)}</details>"
             )
         if self.notes:
             items = "".join(f"<li>{html.escape(note.message)}</li>" for note in self.notes)
@@ -101,69 +66,33 @@ class Report:
         return "\n".join(parts)
 
 
-def _rows(finding):
-    """The evidence as a list of rows of text, or None where it is no small matrix."""
-    evidence = finding.evidence
-    if evidence is None or not evidence.numel() or evidence.dim() > 2 or evidence.numel() > 144:
-        return None
-    if evidence.dim() < 2:
-        evidence = evidence.reshape(1, -1)
-    return [[_cell(number) for number in row] for row in evidence.tolist()]
-
-
-def _cell(number):
-    if number == 0:
-        return "·"
-    if number != number:
-        return "NaN"
-    return f"{number:.2g}"
-
-
-def _indented(finding):
-    rows = _rows(finding)
-    if rows is None:
-        return ""
-    lines = [f"   {finding.shows}:"] if finding.shows else []
-    width = max(len(cell) for row in rows for cell in row)
-    lines += ["   " + " ".join(cell.rjust(width) for cell in row) for row in rows]
-    return "\n".join(lines)
-
-
-# Colours of its own for text and ground, so that it reads on a dark page too.
-_CELL = "border:1px solid #999;padding:2px 8px;text-align:center;color:#111;background:"
-_HEAD = "padding:2px 8px;text-align:center;font-weight:bold"
 _FUTURE = {"future-visible", "mask-off-by-one", "past-hidden", "mask-argument"}
 
 
-def _drawn(finding):
-    """The evidence as a small table, in which what should not be there is marked."""
-    rows = _rows(finding)
-    if rows is None:
-        return ""
-    numbered = "".join(f'<th style="{_HEAD}">{j}</th>' for j in range(len(rows[0])))
-    lines = [f"<tr><th></th>{numbered}</tr>"]
-    for i, row in enumerate(rows):
-        cells = "".join(
-            _drawn_cell(cell, _is_wrong(finding, i, j, cell)) for j, cell in enumerate(row)
-        )
-        name = f'<th style="{_HEAD}">{i}</th>' if len(rows) > 1 else "<th></th>"
-        lines.append(f"<tr>{name}{cells}</tr>")
-    words = html.escape(finding.shows)
-    marked = "; ✗ marks what should not be there" if "✗" in "".join(lines) else ""
-    return (
-        f'<p style="margin:4px 0">{words}{marked}:</p><div style="overflow-x:auto">'
-        f'<table style="border-collapse:collapse;margin:0 0 8px 0">{"".join(lines)}</table></div>'
-    )
-
-
-def _is_wrong(finding, i, j, cell):
-    if cell == "·" or finding.evidence.dim() < 2:
-        return False
+def _rows(finding):
+    """The evidence as rows of (text, whether it should be zero); [] where it is no small matrix."""
+    if finding.evidence is None or not 0 < finding.evidence.numel() <= 144:
+        return []
+    numbers = torch.atleast_2d(finding.evidence)
+    wrong = torch.ones(numbers.shape[-2:], dtype=torch.bool)
     if finding.wrong is not None:
-        return bool(finding.wrong[i, j])
-    return j > i if finding.code in _FUTURE else j != i and finding.code == "batch-mixed"
+        wrong = finding.wrong
+    elif finding.code == "batch-mixed":
+        wrong.fill_diagonal_(False)
+    else:
+        wrong = wrong.triu(1) & (finding.code in _FUTURE and len(numbers) > 1)
+    cells = [["·" if n == 0 else f"{n:.2g}" for n in row] for row in numbers.tolist()]
+    marks = (wrong & (numbers != 0).cpu()).tolist()
+    return [list(zip(*row, strict=True)) for row in zip(cells, marks, strict=True)]
 
 
-def _drawn_cell(cell, wrong):
-    text, ground = (f"✗ {cell}", "#f6c6c6") if wrong else (cell, "#ffffff")
-    return f'<td style="{_CELL}{ground}">{text}</td>'
+def _drawn(finding):
+    """The evidence as a small table, in which what should be zero is marked."""
+    rows = _rows(finding)
+    lines = [["", *(f"<b>{j}</b>" for j in range(len(rows[0])))]] if rows else []
+    for i, row in enumerate(rows):
+        cells = (f"<mark>✗ {cell}</mark>" if wrong else cell for cell, wrong in row)
+        lines.append([f"<b>{i}</b>" if len(rows) > 1 else "", *cells])
+    table = "".join(f"<tr><td>{'</td><td>'.join(line)}</td></tr>" for line in lines)
+    marked = "; ✗ marks what should not be there" if "✗" in table else ""
+    return f"<p>{html.escape(finding.shows)}{marked}:</p><table>{table}</table>" if rows else ""

@@ -14,11 +14,18 @@ import torch
 
 from shape_tracing import Capture
 
-from . import calling, masks
-from .cores import cores
-from .flow import SOFT, Flow, Kept, outputs
+from .facts import Facts
+from .graph import EXP, FILLS, KERNEL, SOFTMAX, TIMES, WRITTEN, Graph, outputs
 from .guard import Clock, TimeUp, copy_module, untouched
-from .subject import NoDropout, Subject
+from .rules.trials import trials
+from .runs import Kept, NoDropout, Record
+from .search.find import Never, find_subject
+from .search.make import build
+from .search.masks import conventions
+from .search.prepare import prepare
+from .settle import settled
+from .stages import cores
+from .words import told
 
 FILLED = -1e3  # a score below this was put there by a mask
 CLOSE = 1e-3  # of the context's largest number: weights times values must come as near as this
@@ -59,20 +66,20 @@ class Reader:
     def __init__(self, module_or_factory, num_heads=None, d_model=None):
         try:
             with untouched(), Clock(SECONDS) as clock:
-                module, d_model, num_heads = calling.build(module_or_factory, d_model, num_heads)
-                subject = Subject(module, d_model, num_heads, None, clock)
-                if subject.module is None:
+                module, d_model, num_heads = build(module_or_factory, d_model, num_heads)
+                subject = find_subject(module, d_model, num_heads, None, clock)
+                if isinstance(subject, Never):
                     raise NotRead(f"{type(module).__name__} cannot be called: {subject.error}")
-                masks.settle_required(subject)
-                self._required = subject.masks or {}
-                tried = (t for t in masks.trials(subject) if t.accepted and t.kind == "pairs")
-                self._trial = next(tried, None)
-                self._module = calling.prepare(module, subject.dtype)
+                subject = settled(subject)
+                taken = [t for t in trials(Facts(subject)) if t.accepted]
+                taken = [t for t in taken if not t.accepted.pattern.padding]
+                self._module = prepare(module, subject.dtype)
         except TimeUp:
             raise NotRead(f"It was not done within {SECONDS} seconds.") from None
-        self.name, self.mask = type(module).__name__, self._trial and self._trial.name
-        self.d_model, self._sizes, self._way = subject.sizes.d_model, subject.sizes, subject.way
-        self._dtype = subject.dtype
+        self.name, self._subject = type(module).__name__, subject
+        self.d_model, self._way = subject.sizes.d_model, subject.way
+        self.mask = taken[0].name if taken else None
+        self._convention = taken[0].accepted.convention if taken else None
 
     def output(self, x, masked=False, training=False):
         """Return the output (batch, tokens, width) for x (batch, tokens, d_model)."""
@@ -99,7 +106,8 @@ class Reader:
     def _run(self, x, masked, training, keep=None, grad=False):
         """Return (the calls of one run, its output, the input that it was given)."""
         module = copy_module(self._module, share=True)  # it keeps nothing from an earlier run
-        given, found = x.to(self._dtype).clone().requires_grad_(grad), self._masks(x, masked)
+        given = x.to(self._subject.dtype).clone().requires_grad_(grad)
+        found = self._masks(x, masked)
         quiet = contextlib.nullcontext() if training else NoDropout()
         seen = Capture(module, keep=keep) if keep else contextlib.nullcontext()
         try:
@@ -108,44 +116,47 @@ class Reader:
                 output = self._way(module.train(training), given, found)
         except Exception as error:
             what = f"{self.name} fails on {x.shape[1]} tokens of width {x.shape[2]}"
-            raise NotRead(f"{what}: {calling.told(error)}") from error
+            raise NotRead(f"{what}: {told(error)}") from error
         return getattr(seen, "calls", None), output, given, module
 
-    def flow(self, x, masked, training, grad=False):
-        """Return (the `Flow` of one run, its output)."""
+    def graph(self, x, masked, training, grad=False):
+        """Return (the `Graph` of one run, its output)."""
         calls, output, given, module = self._run(x, masked, training, Kept, grad)
-        sizes = calling.Sizes(*x.shape, self._sizes.num_heads)
-        return Flow(calls, given, sizes, module), output
+        return Graph(Record(calls, given, module), self._on(x).sizes), output
+
+    def _on(self, x):
+        """Return the subject with the sizes of x."""
+        batch, tokens, d_model = x.shape
+        sizes = replace(self._subject.sizes, batch=batch, tokens=tokens, d_model=d_model)
+        return replace(self._subject, sizes=sizes)
 
     def _masks(self, x, masked):
         """Return {argument: mask}: those each call needs, and the one that hides the future."""
         batch, tokens, _ = x.shape
-        sizes = {self._sizes.batch: batch, self._sizes.tokens: tokens}
+        sizes = {self._subject.sizes.batch: batch, self._subject.sizes.tokens: tokens}
         found = {
             name: mask.flatten()[0].expand([sizes.get(n, n) for n in mask.shape]).clone()
-            for name, mask in self._required.items()
+            for name, mask in self._subject.masks.items()
         }
-        if masked and self._trial:
-            wanted = self._trial.accepted.shape, self._trial.accepted.words
+        if masked and self.mask:
             future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
-            for shape, spread in masks._shapes(future, batch, False):
-                for words, mask in masks._kinds(spread, self._dtype):
-                    if (shape, words) == wanted:
-                        found[self.mask] = mask
+            wanted = self._convention.shape, self._convention.words
+            every = conventions(self._on(x), future)
+            found[self.mask] = next(c.mask for c in every if (c.shape, c.words) == wanted)
         return found
 
 
 def _layers(reader, x, masked, training):
-    flow, _ = reader.flow(x, masked, training)
+    graph, _ = reader.graph(x, masked, training)
     tokens = x.shape[1]
-    found = [core for core in cores(flow) if _explains(core)]
+    found = [core for core in cores(graph) if _explains(core)]
     found = [core for core in found if core.softmaxes or core.fused is not None] or found
     layers = []
     if found:
         owners = _owners(reader, x, masked, training, found)
-        for group in _groups(flow, found):
+        for group in _groups(graph, found):
             members = [found[n] for n in group]
-            layer = _layer(flow, members, [owners[n] for n in group], x.shape[0])
+            layer = _layer(graph, members, [owners[n] for n in group], x.shape[0])
             layers += [layer] if layer is not None else []
     square = [layer for layer in layers if layer.weights.shape[-2:] == (tokens, tokens)]
     if layers and len(square) == len(layers):
@@ -161,7 +172,7 @@ def _layers(reader, x, masked, training):
     if layers:
         shapes = ", ".join(str(tuple(each.weights.shape[-2:])) for each in layers)
         raise NotRead(f"The weights are made in parts, {shapes}, not for all {tokens} tokens.")
-    if flow.attends:
+    if graph.attends:
         raise NotRead("Something of attention is seen, but no weights that explain the context.")
     raise NotRead("No softmax, no fused kernel and no product of queries and keys was seen.")
 
@@ -194,7 +205,7 @@ def _owners(reader, x, masked, training, found):
         generator = torch.Generator().manual_seed(sentence)
         other[sentence] = torch.randn(x[sentence].shape, generator=generator).to(x)
         places = {core.at for core in found}
-        again = [c for c in cores(reader.flow(other, masked, training)[0]) if c.at in places]
+        again = [c for c in cores(reader.graph(other, masked, training)[0]) if c.at in places]
         if len(again) != len(found):
             raise NotRead("The run takes another way on other numbers.")
         for core, changed, owner in zip(found, again, owners, strict=True):
@@ -230,32 +241,26 @@ def _scores(core):
 # --- which of them are the heads of one layer -----------------------------------------------
 
 
-def _groups(flow, found):
+def _groups(graph, found):
     """Return lists of numbers of cores, one for each layer: heads in a loop stand together."""
     depth, groups = [], {}
     for n, core in enumerate(found):
-        behind = _behind(flow, core.operands)
-        made = [{other.at, flow.maker(other.context[0], 10**9)} for other in found[:n]]
+        behind = _behind(graph, core.operands)
+        made = [{other.at, graph.maker(other.context[0], 10**9)} for other in found[:n]]
         depth.append(
             1 + max((d for d, m in zip(depth, made, strict=True) if m & behind), default=-1)
         )
-        place = re.sub(r"\d+", "#", flow.calls[core.at].path)  # heads.0 and heads.1: one layer
+        place = re.sub(r"\d+", "#", graph.calls[core.at].path)  # heads.0 and heads.1: one layer
         groups.setdefault((depth[n], place, tuple(core.weights.shape), core.width), []).append(n)
     return list(groups.values())
 
 
-def _behind(flow, todo):
+def _behind(graph, operands):
     """Return the indices of all calls behind some operands: (Kept, index of its reader)."""
-    todo, done = list(todo), set()
-    while todo:
-        at = flow.maker(*todo.pop())
-        if at is not None and at not in done:
-            done.add(at)
-            todo += [(kept, at) for kept in flow.calls[at].inputs]
-    return done
+    return set().union(*(graph.behind(*operand)[0] for operand in operands))
 
 
-def _layer(flow, group, owners, batch):
+def _layer(graph, group, owners, batch):
     """Return the heads of several cores side by side as one `Layer`, or None."""
     weights, scores = [], []
     for core, owner in zip(group, owners, strict=True):
@@ -272,25 +277,27 @@ def _layer(flow, group, owners, batch):
     hidden = weights == 0 if scores is None else (weights == 0) & (scores < FILLED)
     core = group[0]
     how = "softmax" if core.fused is None else "kernel"
-    return Layer(weights, scores, hidden, _lines(flow, core), flow.calls[core.at].path, how)
+    return Layer(weights, scores, hidden, _lines(graph, core), graph.calls[core.at].path, how)
 
 
 _STEPS = {
-    "mul": "scale", "div": "scale", "masked_fill": "mask", "where": "mask", "add": "mask",
-    "sub": "mask", "assign": "mask", "softmax": "softmax", "_softmax": "softmax", "exp": "softmax",
-}  # fmt: skip
+    "scale": (*TIMES, "div"),
+    "mask": (*FILLS, "add", "sub", WRITTEN),
+    "softmax": (*SOFTMAX, EXP),
+}
+_STEPS = {name: step for step, names in _STEPS.items() for name in names}
 
 
-def _lines(flow, core):
+def _lines(graph, core):
     """Return {step: (file, line number, text)} of the code that made these weights."""
     if core.fused is not None:
         return {"kernel": _line(core.fused)}
-    lines = {"scores": _line(flow.calls[core.operands[0][1]])}
+    lines = {"scores": _line(graph.calls[core.operands[0][1]])}
     for at in core.path:
-        step = _STEPS.get(flow.calls[at].name.rstrip("_"))
+        step = _STEPS.get(graph.calls[at].name)
         if step:
-            lines.setdefault(step, _line(flow.calls[at]))
-    return lines | {"context": _line(flow.calls[core.at])}
+            lines.setdefault(step, _line(graph.calls[at]))
+    return lines | {"context": _line(graph.calls[core.at])}
 
 
 def _line(call):
@@ -321,46 +328,46 @@ def by_derivative(reader, x, masked=False, training=False):
 
 def _slopes_of(reader, x, masked, training):
     """Return (weights (num_heads, tokens, tokens), the call that reads the context), or None."""
-    flow, out = reader.flow(x, masked, training, grad=True)
-    if not flow.attends:
+    graph, out = reader.graph(x, masked, training, grad=True)
+    if not graph.attends:
         return None
-    for context, at in _contexts(flow, out):
+    for context, at in _contexts(graph, out):
         rows = _rows(context, x.shape[1])
         if rows is None or not context.requires_grad:
             continue
-        for source in sorted(_behind(flow, [(Kept(context), at)])):
-            if not _is_value(flow, source):
+        for source in sorted(_behind(graph, [(Kept(context), at)])):
+            if not _is_value(graph, source):
                 continue
-            values = outputs(flow.calls[source])[0].tensor
+            values = outputs(graph.calls[source])[0].tensor
             places = _places(reader, x, masked, training, source, values)
             weights = None if places is None else _slopes(rows, values, places)
             if weights is not None:
-                return weights, flow.calls[min(at, len(flow.calls) - 1)]
+                return weights, graph.calls[min(at, len(graph.calls) - 1)]
     return None
 
 
-def _contexts(flow, out):
+def _contexts(graph, out):
     """Yield (context, index of its reader): what a projection takes, with attention behind it."""
-    for at, call in enumerate(flow.calls):
-        for kept in call.inputs[:2] if flow.is_projection(at) else ():
-            if not flow.is_weight(kept, at) and _mixes(flow, _behind(flow, [(kept, at)])):
+    for at, call in enumerate(graph.calls):
+        for kept in call.inputs[:2] if at in graph.projections else ():
+            if _mixes(graph, _behind(graph, [(kept, at)])):
                 yield kept.tensor, at
     if isinstance(out, torch.Tensor):
-        yield out, len(flow.calls)
+        yield out, len(graph.calls)
 
 
-def _mixes(flow, behind):
-    attends = {*SOFT, "exp", "scaled_dot_product_attention"}
-    return any(at in flow.products or flow.calls[at].name in attends for at in behind)
+def _mixes(graph, behind):
+    attends = {*SOFTMAX, EXP, KERNEL}
+    return any(at in graph.products or graph.calls[at].name in attends for at in behind)
 
 
-def _is_value(flow, at):
+def _is_value(graph, at):
     """Whether a call is a projection of the input, with no attention behind it."""
-    if not flow.is_projection(at) or not outputs(flow.calls[at]):
+    if at not in graph.projections or not outputs(graph.calls[at]):
         return False
-    made = outputs(flow.calls[at])[0]
-    behind = _behind(flow, [(kept, at) for kept in flow.calls[at].inputs])
-    return made.tensor.requires_grad and not made.tensor.is_leaf and not _mixes(flow, behind)
+    made = outputs(graph.calls[at])[0]
+    behind = _behind(graph, [(kept, at) for kept in graph.calls[at].inputs])
+    return made.tensor.requires_grad and not made.tensor.is_leaf and not _mixes(graph, behind)
 
 
 def _rows(context, tokens):
@@ -376,7 +383,7 @@ def _places(reader, x, masked, training, source, values):
         other = x.clone()
         generator = torch.Generator().manual_seed(token)
         other[:, token] = torch.randn(x.shape[-1], generator=generator).to(x)
-        calls = reader.flow(other, masked, training)[0].calls
+        calls = reader.graph(other, masked, training)[0].calls
         made = outputs(calls[source])[0].value.flatten() if source < len(calls) else base[:0]
         if made.shape != base.shape:
             return None

@@ -18,6 +18,7 @@ from .positions import LearnedPositions, rotary, sinusoidal
 
 # public name -> the module that holds it, imported at first use
 _LAZY = {
+    "compare_on_gpu": "timing",
     "compare_times": "timing",
     "explore_attention": "explorers",
     "explore_heads": "explorers",
@@ -43,9 +44,15 @@ __all__ = [
 
 
 def __getattr__(name):
-    if name in _LAZY:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
         return getattr(import_module(f".{_LAZY[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            f"{name} needs {missing.name}, which the notebooks bring along and the package alone "
+            f"does not. To have it: pip install '.[notebooks]' in the course's folder."
+        ) from missing
 
 
 def __dir__():

@@ -49,7 +49,9 @@ class _Table:
         )
 
     def __repr__(self):
-        return self._tabulate("simple" if self.columns else "plain")
+        from shape_tracing.terminal import printable
+
+        return printable(self._tabulate("simple" if self.columns else "plain"))
 
     def _repr_html_(self):
         # with a hyphen that does not break: else 1e-6 falls into two lines where it is narrow

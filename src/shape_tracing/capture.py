@@ -235,8 +235,8 @@ class _Inside(Capture):
         self.calls, self._around = calls, visits
 
 
-class _Kernels(_Recorder, TorchDispatchMode):
-    """The kernels inside one call, below autograd: torch shows nothing finer there."""
+class _KernelRecorder(_Recorder):
+    """What `_Kernels` does. Torch loads its compiler for a mode whose own class has the method."""
 
     def __init__(self, keep, calls, place):
         super().__init__()
@@ -248,6 +248,10 @@ class _Kernels(_Recorder, TorchDispatchMode):
         if name == "detach":
             return function(*args, **kwargs)
         return self._record(name, function, self.place, function, args, kwargs)
+
+
+class _Kernels(_KernelRecorder, TorchDispatchMode):
+    """The kernels inside one call, below autograd: torch shows nothing finer there."""
 
 
 _COMPOSITE = {"multi_head_attention_forward", "scaled_dot_product_attention"}

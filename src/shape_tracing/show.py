@@ -7,7 +7,7 @@ import re
 from html import escape
 from itertools import groupby
 
-from tabulate import tabulate
+from .terminal import printable
 
 OPEN_AT_MOST = (
     40  # rows: a longer trace shows its modules closed, but for the largest or the one that broke
@@ -17,7 +17,7 @@ OPEN_AT_MOST = (
 
 
 def text(trace, opened=False, lines=False):
-    """Return the trace as text; opened: with inner rows, lines: with source lines."""
+    """Return the trace as a terminal's text; opened: with inner rows, lines: with source lines."""
     rows = _all(trace.rows) if opened else trace.rows
     columns = {
         "#": [row.number for row in rows],
@@ -29,13 +29,22 @@ def text(trace, opened=False, lines=False):
         "module": [where(row) for row in rows],
         "code": [code(row) for row in rows] if lines else [],
     }
-    columns = {name: cells for name, cells in columns.items() if any(cells)}
-    table = tabulate(columns, headers="keys", disable_numparse=True).splitlines()
-    told = [line.rstrip() for line in table[:2]]
+    table = _aligned({name: cells for name, cells in columns.items() if any(cells)})
+    told = table[:2]
     for row, line in zip(rows, table[2:], strict=True):
-        told.append(line.rstrip())
+        told.append(line)
         told += [f"{' ' * len(table[1].split()[0])}  {remark}" for remark in remarks(row)]
-    return "\n".join([heading(trace), *trace.notes, *told])
+    return printable("\n".join([heading(trace), *trace.notes, *told]))
+
+
+def _aligned(columns):
+    """Return lines for {title: cells}: the titles, a rule, then the cells, padded to the left."""
+    padded = []
+    for title, cells in columns.items():
+        cells = [printable(str(cell)) for cell in cells]  # before it is measured
+        width = max(len(title) + 2, *map(len, cells))
+        padded.append([cell.ljust(width) for cell in (title, "-" * width, *cells)])
+    return ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
 
 
 def heading(trace):

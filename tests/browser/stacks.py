@@ -76,7 +76,7 @@ class Server:
         command += [f"--{owner}.token={TOKEN}", f"--{owner}.port_retries=0"]
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             command.append("--allow-root")
-        self._log = (self.folder / "server.log").open("w")
+        self._log = (self.folder / "server.log").open("w", encoding="utf-8")
         self._process = subprocess.Popen(
             command,
             cwd=self.folder,
@@ -96,7 +96,7 @@ class Server:
         for name, values in settings.items():
             path = own / "lab" / "user-settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(values))
+            path.write_text(json.dumps(values), encoding="utf-8")
         return {
             **os.environ,
             "PYTHONPATH": str(Path(attention_course.__file__).parents[1]),  # the tests' own
@@ -118,7 +118,9 @@ class Server:
                 if self._process.poll() is not None:
                     break
                 time.sleep(0.25)
-        raise RuntimeError(f"The server did not start: {(self.folder / 'server.log').read_text()}")
+        raise RuntimeError(
+            f"The server did not start: {(self.folder / 'server.log').read_text(encoding='utf-8')}"
+        )
 
     def close(self):
         self._process.terminate()

@@ -6,7 +6,7 @@ import pytest
 
 def pytest_generate_tests(metafunc):
     if "path" in metafunc.fixturenames:
-        ids = [str(path.relative_to(books.ROOT / "notebooks")) for path in books.ALL]
+        ids = [path.relative_to(books.ROOT / "notebooks").as_posix() for path in books.ALL]
         metafunc.parametrize("path", books.ALL, ids=ids)
 
 

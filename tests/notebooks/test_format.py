@@ -7,11 +7,14 @@ import books
 import nbformat
 from PIL import Image
 
+from notebooks import FOLDED, paths
+
 KNOWN_TAGS = {"nbval-ignore-output", "progress", "exercise", "optional"}
 
 
 def test_the_six_notebooks_are_there():
-    assert sorted(books.PATHS[0].parent.glob("**/*.ipynb")) == sorted(books.ALL)
+    assert sorted(books.PATHS[0].parent.glob("*.ipynb")) == books.PATHS
+    assert paths() == books.ALL  # what `make notebooks` stores
 
 
 def test_valid_format_and_fixed_metadata(book):
@@ -36,8 +39,10 @@ def test_counts_run_from_one(book):
             assert output.get("execution_count", cell.execution_count) == cell.execution_count
 
 
-def test_cells_carry_known_tags_and_nothing_else(book):
-    for cell in book.cells:
+def test_cells_carry_known_tags_and_nothing_else_but_the_folded_set_up(book):
+    header, set_up, *cells = book.cells
+    assert set_up.metadata == FOLDED
+    for cell in (header, *cells):
         assert set(cell.metadata) <= {"tags"}
         assert set(cell.metadata.get("tags", [])) <= KNOWN_TAGS
 

@@ -30,7 +30,7 @@ def client(book, path):
 @pytest.mark.long
 def test_no_network_and_an_empty_home(path, book, tmp_path):
     (tmp_path / "home").mkdir()
-    (tmp_path / "sitecustomize.py").write_text(NO_NETWORK)
+    (tmp_path / "sitecustomize.py").write_text(NO_NETWORK, encoding="utf-8")
     paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
     env = {
         **os.environ,

@@ -11,6 +11,7 @@ import pytest
 from cell_source import Names, decimals, foreign_changes
 
 from attention_course import lectures
+from notebooks import ENDING, SET_UP
 
 LONGEST, USUAL, MEDIAN = 25, 12, 4  # lines of code in a cell
 WORDS, CELL, MOST = 180, 1 / 3, 30  # words a minute, minutes for a code cell, minutes of a core
@@ -26,10 +27,17 @@ def lines(cell):
     return len([line for line in cell.source.splitlines() if line.strip()])
 
 
-def test_one_set_up_cell_in_all():
-    texts = {books.code_cells(books.read(path))[0].source for path in books.ALL}
-    assert len(texts) == 1
-    assert "attention_course" in texts.pop()
+def test_all_share_the_set_up_cell_and_the_end_of_the_header(book):
+    header, set_up = book.cells[:2]
+    assert set_up.source == SET_UP
+    assert header.source.endswith(f"\n\n{ENDING}")
+    assert header.source.count("vercel.app") == 1
+
+
+def test_the_set_up_cell_is_short_and_neither_clones_nor_installs():
+    assert SET_UP.startswith("# @title Set-up")
+    assert len(SET_UP.splitlines()) <= 12
+    assert not re.search(r"subprocess|os\.system|pip|git|^[!%]", SET_UP, re.MULTILINE)
 
 
 def test_header_and_footer(path, book):
@@ -103,7 +111,8 @@ def test_a_name_is_bound_in_one_cell(book):
 
 
 def test_no_cell_changes_what_another_made(book):
-    for cell in books.code_cells(book):
+    _set_up, *cells = books.code_cells(book)  # which changes the path of this Python
+    for cell in cells:
         assert not list(foreign_changes(cell.source)), cell.source
 
 
@@ -127,7 +136,9 @@ def test_pictures_are_described(book):
 
 def test_decimals_in_prose_stand_in_an_output_or_in_the_lectures(book):
     shown = [text for cell in books.code_cells(book) for text in books.texts(cell)]
-    known = decimals("\n".join(shown)) | decimals(Path(lectures.__file__).read_text())
+    known = decimals("\n".join(shown)) | decimals(
+        Path(lectures.__file__).read_text(encoding="utf-8")
+    )
     for text in prose(book):
         assert decimals(text) <= known, text
 

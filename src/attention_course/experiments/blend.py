@@ -16,9 +16,9 @@ import torch
 import torch._dynamo  # Adam loads it in a second, and is left broken where that is interrupted
 import torch.nn.functional as F
 from torch import nn
-from tqdm.auto import tqdm
 
 from ..attention import MultiHeadAttention, _check_count, attention
+from ..bars import bar
 
 TOKENS = 8  # tokens in a row, and as many roles
 ANSWERS = 16  # numbers that "it" reports, shared equally by the questions
@@ -159,7 +159,8 @@ def train_words(heads, seed=0, steps=STEPS, progress=False):
 
 def stored():
     """Return what `make experiments` wrote: rows, controls, words, seeds and versions."""
-    return json.loads(files("attention_course").joinpath("data/experiments.json").read_text())
+    data = files("attention_course").joinpath("data/experiments.json")
+    return json.loads(data.read_text(encoding="utf-8"))
 
 
 def _roles(count):
@@ -180,7 +181,7 @@ def _train(model, changes, draw, loss, seed, steps, label):
         model = Reporter(*model, **changes)
         optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
-        for _ in tqdm(range(steps), desc=label or None, disable=not label):
+        for _ in bar(range(steps), label) if label else range(steps):
             roles, contents, answers = draw(BATCH)
             optimizer.zero_grad()
             loss(model(roles, contents)[0], answers).backward()

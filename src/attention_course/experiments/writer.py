@@ -15,9 +15,9 @@ from itertools import permutations, product
 import torch
 import torch.nn.functional as F
 from torch import nn
-from tqdm.auto import tqdm
 
 from ..attention import _check_count
+from ..bars import bar
 from ..positions import LearnedPositions
 
 SOUNDS = {
@@ -159,7 +159,7 @@ def train_writer(
         model, losses = Writer(make_attention, num_heads, num_layers, positions), []
         optimizer = torch.optim.Adam(model.parameters())
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
-        for _ in tqdm(range(steps), desc="training the writer", disable=not progress):
+        for _ in bar(range(steps), "training the writer") if progress else range(steps):
             loss = model.loss(_IDS[torch.randint(len(_IDS), (BATCH,))]).mean()
             optimizer.zero_grad()
             loss.backward()

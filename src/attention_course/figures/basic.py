@@ -97,45 +97,38 @@ def draw_heat_map(
     ax.tick_params(length=0)
     ax.set_title(title, fontsize=11)
     if axes:
-        ax.set_ylabel(axes[0])
-        ax.set_xlabel(axes[1])
+        ax.set(ylabel=axes[0], xlabel=axes[1])
     for i in range(len(rows)):
         for j in range(len(columns)):
             if hidden is not None and hidden[i, j]:
-                _hatch(ax, i, j)
+                place = [j - 0.5, j + 0.5], i - 0.5, i + 0.5
+                ax.fill_between(*place, facecolor=HIDDEN, edgecolor="#999999", hatch="////")
             elif len(columns) <= MOST_NUMBERED:
                 number = values[i, j].item()
                 dark = sum(image.to_rgba(number)[:3]) < 1.5
-                ax.text(
-                    j,
-                    i,
-                    f"{number:.{decimals}f}",
-                    ha="center",
-                    va="center",
-                    fontsize=9,
-                    color="white" if dark else "black",
-                )
+                text = ax.text(j, i, f"{number:.{decimals}f}", ha="center", va="center", fontsize=9)
+                text.set_color("white" if dark else "black")
     return image
-
-
-def _hatch(ax, i, j):
-    ax.fill_between(
-        [j - 0.5, j + 0.5], i - 0.5, i + 0.5, facecolor=HIDDEN, edgecolor="#999999", hatch="////"
-    )
 
 
 def _limits(values):
     low, high = values.min().item(), values.max().item()
-    if low < 0:
-        high = max(-low, high)
-        low = -high
-    else:
-        low = 0.0
-    return low, high or 1.0
+    largest = max(high, -low) or 1.0
+    return (-largest if low < 0 else 0.0), largest
 
 
 def _short(names):
     return max(len(str(name)) for name in names) <= 6
+
+
+def plain_axes(width, height, xlabel, title):
+    """Return (figure, ax): an empty plot, without a frame at its top and its right."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    ax = figure.subplots()
+    ax.set_xlabel(xlabel)
+    ax.set_title(title, fontsize=11)
+    ax.spines[["top", "right"]].set_visible(False)
+    return figure, ax
 
 
 def lines(curves, xlabel, ylabel, title, logx=False, logy=False, yticks=None):
@@ -143,14 +136,11 @@ def lines(curves, xlabel, ylabel, title, logx=False, logy=False, yticks=None):
 
     yticks: the numbers that stand beside the vertical axis, if not matplotlib's choice.
     """
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
-    ax = figure.subplots()
+    figure, ax = plain_axes(6.4, 4, xlabel, title)
+    ax.set_ylabel(ylabel)
     markers = "osD^v<>"
     for (name, (xs, ys)), marker in zip(curves.items(), markers, strict=False):
         ax.plot(_numbers(xs), _numbers(ys), marker=marker, markersize=5, label=name)
-    ax.set_xlabel(xlabel)
-    ax.set_ylabel(ylabel)
-    ax.set_title(title, fontsize=11)
     if logx:
         ax.set_xscale("log")
         _tick_each(ax, _numbers(xs))
@@ -201,8 +191,7 @@ def spread(series, xlabel, title, lowest=1e-18):
     precision. Values below `lowest`, zeros among them, stand at `lowest`.
     """
     groups = list(next(iter(series.values())))
-    figure = Figure(figsize=(7.2, 1.2 + 0.45 * len(groups)), layout="constrained")
-    ax = figure.subplots()
+    figure, ax = plain_axes(7.2, 1.2 + 0.45 * len(groups), xlabel, title)
     for i, (name, values) in enumerate(series.items()):
         shift = 0.3 * (i - (len(series) - 1) / 2)
         xs = [max(value, lowest) for group in groups for value in values[group]]
@@ -211,10 +200,7 @@ def spread(series, xlabel, title, lowest=1e-18):
     ax.set_xscale("log")
     ax.set_yticks(range(len(groups)), groups)
     ax.invert_yaxis()
-    ax.set_xlabel(xlabel)
-    ax.set_title(title, fontsize=11)
     ax.grid(axis="x", alpha=0.3)
-    ax.spines[["top", "right"]].set_visible(False)
     figure.legend(frameon=False, loc="outside right upper")
     text = f"Dots on a logarithmic axis: {title}. {xlabel}, for each of: {'; '.join(groups)}"
     return Picture(figure, f"{text}. Drawn for {' and '.join(series)}.")

@@ -1,0 +1,340 @@
+"""A mask given as an argument: what it does where it does not hide, and beside hiding."""
+
+import re
+
+import torch
+
+from ..facts import fact
+from ..findings import Finding, Note, Unjudged
+from ..search.masks import conventions
+from ..search.names import ENCODER
+from ..search.ways import context_number
+from ..stages import cores
+from ..trust import absent, disturbed, merge_cut, off_axis, split_cut
+from ..words import listed
+from .registry import rule
+from .roles import context_attends
+from .sight import filled, future
+from .trials import Pattern, causal_inside, column, columns, hides, moved, padding, trials
+
+
+@rule("mask-argument")
+def mask_argument(s):
+    """A mask given to forward is ignored, hides nothing, or takes the place of another.
+
+    def forward(self, x, mask=None):
+        return self.attend(x)
+    """
+    answers = []
+    if names := s.way.passed_over:
+        answers.append(Unjudged("the check gives no mask for a context alone", of=listed(names)))
+    for trial in sorted(trials(s), key=lambda trial: not trial.accepted):
+        answers += _accepted(s, trial) if trial.accepted else [_failing(s, trial)]
+        if any(type(answer) is Finding for answer in answers):
+            break
+    return answers
+
+
+@rule("hidden-row")
+def hidden_row(s):
+    """A row whose keys are all hidden gives NaN.
+
+    hidden = padding_mask[:, None, None, :]     # one sentence is padding alone
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+    """
+    return [
+        Note(
+            f"Where {name} hides all keys of a row, NaN comes out. The softmax of nothing but "
+            f"-inf is NaN: if padding can do that in your data, fill such rows with 0.",
+        )
+        for name, where in _empty_rows(s).items()
+        if where == "output"
+    ]
+
+
+@rule("nan-gradient")
+def nan_gradient(s):
+    """A row whose keys are all hidden comes out as numbers, and its gradients are NaN.
+
+    weights = scores.softmax(dim=-1)                # NaN in such a row
+    context = (weights @ values).nan_to_num(0.0)    # too late for the gradients
+    """
+    for name, where in _empty_rows(s).items():
+        if where == "gradient":
+            return Finding(
+                f"Where {name} hides all keys of a row, numbers come out, and the gradient of "
+                f"every weight is NaN: the softmax of nothing but -inf is NaN, and what is put in "
+                f"its place afterwards does not reach back. Fill such rows of the scores with 0 "
+                f"before the softmax."
+            )
+    return None
+
+
+@fact
+def _empty_rows(s):
+    """{mask argument: "output" or "gradient"} where NaN comes out if a row has no key left."""
+    found = {trial.name: _nan_of_a_row(s, trial) for trial in trials(s) if trial.accepted}
+    return {name: where for name, where in found.items() if where}
+
+
+def _nan_of_a_row(s, trial):
+    hidden = torch.zeros_like(trial.accepted.pattern.hidden)
+    hidden[0] = True
+    try:
+        output = s.run(s.x, _like_accepted(s, trial, hidden))
+        if output.isnan().any():
+            return "output"
+        weights = [w for w in s.weights.values() if w.requires_grad]
+        found = torch.autograd.grad(output.sum(), weights, allow_unused=True)
+    except Exception:
+        return None
+    nan = any(g is not None and g.isnan().any() for g in found)
+    return "gradient" if nan else None
+
+
+def _like_accepted(s, trial, hidden):
+    """Another mask in the convention that was accepted, as it is given to forward."""
+    wanted = trial.accepted.convention
+    alike = (wanted.words, wanted.shape)
+    found = conventions(s, hidden)
+    return {trial.name: next(c.mask for c in found if (c.words, c.shape) == alike)}
+
+
+# --- a mask that hides ----------------------------------------------------------------------
+
+
+def _accepted(s, trial):
+    """The answers on a mask that hides what it should: its Note, and what it does beside that."""
+    if said := _filled_with_more(s, trial):
+        return [Finding(said)]
+    convention, number = trial.accepted.convention, trial.accepted.number
+    whose = "" if number is None else f", for {s.way.names[number]}"
+    note = Note(
+        f"{trial.name} is understood as {convention.words}, shape {convention.shape}{whose}.",
+        code="mask-convention",
+    )
+    causes = (_in_place_of_the_causal, _mixed, _given_to_another)
+    return [note, next(filter(None, (cause(s, trial) for cause in causes)), None)]
+
+
+def _filled_with_more(s, trial):
+    """What to say where all scores that the mask leaves are one large number; or None."""
+    pairs = trial.accepted.pattern.pairs
+    for core in cores(s.capture(s.x, masks=trial.accepted.given)):
+        if core.scores is None or core.scores.shape[-2:] != pairs.shape:
+            continue
+        left = core.scores[..., ~pairs & (s.influence.cpu() > 0)]
+        if left.numel() and left.median() > 1e3:  # all, but for those of a padded token
+            return (
+                f"The scores that {trial.name} fills become {left.max():.3g}, more than all "
+                f"others: what should be hidden takes all the weight, in equal shares. Fill hidden "
+                f"scores with float('-inf'), with a minus."
+            )
+    return None
+
+
+def _in_place_of_the_causal(s, trial):
+    """The future is seen as soon as a padding mask is given."""
+    accepted = trial.accepted
+    genuine = accepted.pattern.padding and accepted.convention.shape == "(batch, tokens)"
+    if not causal_inside(s) or not (genuine or trial.for_padding):
+        return None
+    number = accepted.number if s.looking is None else s.looking
+    seen = moved(s, accepted.given, number).any(dim=0) & future(s)
+    if accepted.pattern.padding:
+        seen[accepted.pattern.token] = False  # what comes out for a padded token
+    if not seen.any():
+        return None
+    i, j = seen.nonzero()[0].tolist()
+    return Finding(
+        f"Position {i} sees position {j} as soon as {trial.name} is given: the padding "
+        f"mask takes the place of the causal one. Hide a pair if either mask hides it: "
+        f"combine them with | where True = hidden, with & where True = keep.",
+        seen.float(),
+        "future pairs that are visible with the padding mask",
+    )
+
+
+def _mixed(s, trial):
+    """A mask of one sentence that reaches another."""
+    accepted, batch = trial.accepted, s.sizes.batch
+    if "batch" not in accepted.convention.shape or batch == 1 or disturbed(s):
+        return None
+    if accepted.pattern.token != 1:
+        return None
+    wanted = [_of_one_sentence(s, trial, 1 + b % (s.sizes.tokens - 1)) for b in range(batch)]
+    padded, tokens = accepted.pattern.padding, sorted({each.token for each in wanted})
+    hidden = torch.stack([w.hidden[b] if padded else w.hidden for b, w in enumerate(wanted)])
+    masks = _like_accepted(s, trial, hidden)
+    moves = moved(s, masks, accepted.number, tokens)
+    mixed = [b for b, each in enumerate(wanted) if not hides(s, moves[b], each, tokens)]
+    if not mixed or s.look(s.x, masks).isnan().any():
+        return None
+    return Finding(
+        f"{trial.name} hides what it should where all sentences have the same mask. Where each "
+        f"has its own, the mask of another sentence is used in "
+        f"{'sentence' if len(mixed) == 1 else 'sentences'} {listed(mixed)}, in some heads or in "
+        f"all. Neither repeat the mask for the heads nor take one sentence of it, but give it an "
+        f"axis for the heads: (batch, 1, {'1' if padded else 'tokens'}, tokens) goes with scores "
+        f"of (batch, num_heads, tokens, tokens).",
+    )
+
+
+def _of_one_sentence(s, trial, token):
+    """A Pattern like the accepted one, that hides one token."""
+    if trial.accepted.pattern.padding:
+        return padding(s, token)
+    pairs = column(s, token) if causal_inside(s) else column(s, token) | future(s)
+    return Pattern(pairs, pairs, token)
+
+
+def _given_to_another(s, trial):
+    """In a decoder block: a mask of the target that hides the memory, or the reverse."""
+    names, side = s.way.names, _SIDE.search(trial.name.lower())
+    at = context_number(names) if s.several and len(names) == 2 else None
+    if at is None or side is None or not s.influence_of(1 - at).fill_diagonal_(0).any():
+        return None
+    if not side[1] and not any(_SIDE.match(name)[1] for name in s.way.masks if _SIDE.match(name)):
+        return None  # the source may be the input itself
+    mine = 1 - at if side[1] else at
+    if not _hides_in(s, trial, 1 - mine):
+        return None
+    and_not = "as well as those" if _hides_in(s, trial, mine) else "and not those"
+    return Finding(
+        f"{trial.name} hides tokens of {names[1 - mine]}, {and_not} of {names[mine]}: it is given "
+        f"to the wrong attention. The self-attention takes the mask of {names[1 - at]}, the "
+        f"cross-attention that of {names[at]}.",
+    )
+
+
+def _hides_in(s, trial, number):
+    """Whether the accepted mask hides tokens of one of several inputs."""
+    moves = moved(s, trial.accepted.given, number, columns(s)).any(dim=0)
+    return hides(s, moves, trial.accepted.pattern, columns(s))
+
+
+_SIDE = re.compile(r"(tgt|trg|target)|src|source")
+
+
+# --- a mask that does not hide --------------------------------------------------------------
+
+
+def _failing(s, trial):
+    """The answer on a mask argument with which nothing hides."""
+    if why := _not_to_be_judged(s, trial):
+        return Unjudged(why, of=trial.name)
+    if not trial.acted:
+        return Finding(
+            f"forward takes {trial.name}, but no mask changes the output: it is ignored. Put "
+            f"scores = scores.masked_fill({trial.name}, float('-inf')) before the softmax, and "
+            f"keep the result.",
+        )
+    for attempt in trial.attempts:
+        if attempt.verdict != "ignored" and (said := _what_instead(s, trial.name, attempt)):
+            return _not_hidden(s, trial, attempt, said)
+    leaks = [attempt for attempt in trial.attempts if attempt.verdict == "leaks"]
+    if not leaks:
+        return Finding(
+            f"Each mask given as {trial.name} makes NaN. A hidden score must become -inf by "
+            f"masked_fill; 0 * -inf is NaN.",
+        )
+    tried = [attempt.convention.words for attempt in leaks]
+    said = (
+        f"{trial.name} changes the output but does not hide: tried {len(tried)} ways to write "
+        f"the mask ({'; '.join(dict.fromkeys(tried))}), and with each a hidden token is still "
+        f"seen, or more is hidden than was asked for. A 0/1 mask that is added or multiplied "
+        f"hides nothing: fill hidden scores with -inf before the softmax."
+    )
+    return _not_hidden(s, trial, leaks[-1], said)
+
+
+def _not_to_be_judged(s, trial):
+    """Why a mask that does not hide may be right all the same, in words; or ""."""
+    causes = {"split-by-view": split_cut, "merge-by-view": merge_cut, "softmax-axis": off_axis}
+    spoilt = [code for code, found in causes.items() if trial.acted and found(s)]
+    of_context = re.search(f"{ENCODER}|mem", trial.name.lower())
+    if not trial.attempts:
+        return "forward takes no mask of a shape and kind that the check knows"
+    if spoilt:
+        return f"of {listed(spoilt)}"
+    if (trial.acted or of_context) and absent(s):
+        return f"forward was called without {absent(s)}"
+    if trial.acted and _in_an_encoder(s, trial):
+        return "it hides pairs in an encoder, and the output shows only what the decoder sees of it"
+    return ""
+
+
+def _in_an_encoder(s, trial):
+    """Whether it may mask pairs of a context that goes through an attention of its own."""
+    names, side = s.way.names, _SIDE.search(trial.name.lower())
+    if not s.several or len(names) != 2 or context_number(names) is None:
+        return False
+    return bool(side and not side[1]) and context_attends(s)
+
+
+def _not_hidden(s, trial, attempt, said):
+    if attempt.moves is None:
+        return Finding(said)
+    pairs, moves = attempt.pattern.pairs, moved(s, attempt.given).any(dim=0)
+    shows = f"which rows move when a token changes, the mask being {attempt.convention.words}"
+    wrong = pairs | future(s) if causal_inside(s) else pairs
+    return Finding(said, moves.float(), shows, wrong)
+
+
+def _what_instead(s, name, attempt):
+    """What a mask does in place of hiding, in words, where that is seen; or None."""
+    pattern = attempt.pattern
+    if pattern.padding and attempt.changed.nonzero().flatten().tolist() == [pattern.token]:
+        return (
+            f"With {name} only the rows of the padded tokens themselves change, and the others "
+            f"still see them: the mask stands at the queries. It must hide the keys: "
+            f"{name}[:, None, None, :] for scores of (batch, num_heads, tokens, tokens)."
+        )
+    if attempt.moves is None:
+        return None
+    pairs, ahead, tokens = pattern.pairs, future(s), columns(s)
+    seen = attempt.moves[:, tokens]
+    if causal_inside(s) and seen.equal(~(pairs & ahead)[:, tokens]):
+        return (
+            f"With {name} the future is seen, and a pair is hidden only where {name} and the "
+            f"causal mask both hide it. Hide it where either does: combine them with | where "
+            f"True = hidden, with & where True = keep."
+        )
+    turned = pairs.mT | ahead if causal_inside(s) else pairs.mT
+    if not pattern.padding and seen.equal(~turned[:, tokens]):
+        return (
+            f"{name} hides the pairs on the other side of the diagonal: its rows and columns are "
+            f"swapped before it is used. A row is a query and a column a key, in the mask as in "
+            f"the scores: leave out the transpose."
+        )
+    found = cores(s.capture(s.x, masks=attempt.given))
+    said = (_beside_the_scores(core, name, pattern) for core in found)
+    return next(filter(None, said), None)
+
+
+def _beside_the_scores(core, name, pattern):
+    """What to say where weights or values are zeroed, and not the scores hidden; or None."""
+    pairs, token = pattern.pairs, pattern.token
+    if core.normalised is None or core.weights.shape[-2:] != pairs.shape:
+        return None
+    hidden = core.weights[..., pairs].abs()
+    short = (core.weights.sum(dim=-1) - 1).abs().max() > 1e-3
+    if short and (hidden < 1e-12).all():
+        return (
+            f"{name} sets weights to zero after the softmax: hidden tokens still take their "
+            f"share in it, and the rest no longer sums to one. Fill the scores with -inf "
+            f"before the softmax."
+        )
+    one = pairs[:, token].sum() == len(pairs) - 1
+    if one and (core.values[..., token, :] == 0).all() and hidden.max() > 1e-6:
+        return (
+            f"{name} sets the values of hidden tokens to zero, but they still take their "
+            f"share in the softmax. Fill the scores of their keys with -inf before it."
+        )
+    value = filled(core.scores, pairs)
+    if value is not None and abs(value) < 100:
+        return (
+            f"The scores that {name} hides become {value:.3g}, too close to the others to "
+            f"hide anything. Fill them with float('-inf')."
+        )
+    return None

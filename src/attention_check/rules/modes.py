@@ -1,0 +1,93 @@
+"""The same question twice, and the two modes: random numbers, dropout, what is kept."""
+
+from ..acting import lifeless
+from ..findings import Finding, Note, Unjudged
+from ..graph import outputs
+from ..runs import dropouts, set_dropout
+from ..stages import kernel_drops
+from ..trust import absent
+from ..words import listed
+from .registry import rule
+
+
+@rule("cache")
+def cache(s):
+    """A note: something is kept between calls.
+
+    self.keys = torch.cat([self.keys, keys], dim=1)
+    """
+    note = "It keeps something between calls (a cache?): the same input gives another answer the "
+    note += "second time. Each test ran on a fresh copy."
+    return Note(note) if s.fresh else None
+
+
+@rule("not-repeatable")
+def not_repeatable(s):
+    """Two calls with the same input give two answers, in evaluation mode.
+
+    out = nn.Linear(d_model, d_model)(context)      # a new layer at each call
+    """
+    if s.random != "layer":
+        return None
+    calls = [s.capture(s.x, module=s.unused(), seed=seed).calls for seed in (1, 2)]
+    new = (one.line for one, other in zip(*calls, strict=False) if not _same(one, other))
+    line = next(new, "")
+    return Finding(
+        f"Two calls with the same input, two answers, in evaluation mode: a layer is created "
+        f"(or numbers are drawn) inside forward, so its weights are new at each call and are "
+        f"never trained. Create layers in __init__.{line and f' Look at `{line}`.'}"
+    )
+
+
+def _same(one, other):
+    """Whether two calls gave the same."""
+    pairs = zip(outputs(one), outputs(other), strict=False)
+    return all(a.value.shape == b.value.shape and a.value.equal(b.value) for a, b in pairs)
+
+
+@rule("dropout-in-eval")
+def dropout_in_eval(s):
+    """Dropout drops in evaluation mode too.
+
+    weights = F.dropout(weights, 0.1)   # training=True unless it is told otherwise
+    """
+    said = "Dropout still drops in evaluation mode: the same input gives two answers. F.dropout "
+    said += "and F.scaled_dot_product_attention do not know the mode: pass training=self.training, "
+    said += "or dropout_p=self.dropout if self.training else 0.0."
+    return Finding(said) if s.drops else None
+
+
+@rule("dropout-unused", unless={"crash", "dropout-in-eval"})
+def dropout_unused(s):
+    """A dropout layer is made and never used.
+
+    self.dropout = nn.Dropout(0.1)      # in __init__; forward never calls it
+    """
+    if s.training_error is not None:
+        return Unjudged("forward refuses training mode")
+    loud = s.loud
+    unused, still = [], loud.look(loud.x, module=loud.training)
+    for number, (path, _) in enumerate(dropouts(s.pristine)):
+        module = set_dropout(loud.unused(), 0.0).train()
+        layer = dropouts(module)[number][1].train()  # which may stand in a plain list
+        layer.p = 0.5
+        if not loud.differs(loud.look(loud.x, module=module), still)[1].any():
+            unused.append(path)
+    unused = [path for path in unused if not lifeless(s, path)]  # its head is the fault
+    if not unused:
+        return None
+    if name := absent(s):
+        return Unjudged(f"forward was called without {name}")
+    module = set_dropout(loud.unused(), 0.5).train()
+    kernels = sum(map(kernel_drops, loud.capture(s.x, module=module).calls))
+    one = len(unused) == 1
+    these = f"The dropout {'layer' if one else 'layers'} {listed(unused)}"
+    if len(unused) <= kernels:
+        return Note(
+            f"{these} {'is' if one else 'are'} never used here: "
+            f"F.scaled_dot_product_attention drops instead, by its own dropout_p."
+        )
+    return Finding(
+        f"{these} never {'drops' if one else 'drop'} anything: at p = 0.5 in training mode the "
+        f"output is the same as at p = 0. Apply it to the weights: weights = self.dropout(weights)."
+    )

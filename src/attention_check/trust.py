@@ -1,0 +1,245 @@
+"""Whose numbers stand where: the faults that move numbers to other tokens, and whom to trust.
+
+Who sees whom is told by the output only where no number has moved to another token. Rules
+word what is found here; others ask it to know what they may believe.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from .facts import fact
+from .findings import Unjudged
+from .graph import LOGARITHM
+
+
+@fact
+def square(s, capture=0):
+    """The cores of a capture whose weights are (…, tokens, tokens), or (…, heads, heads)."""
+    by_mistake, tokens = heads_apart(s) is not None, s.sizes.tokens
+    shapes = [(core, core.weights.shape[-2:]) for core in s.both_cores[capture]]
+    return [core for core, (n, m) in shapes if n == m and (by_mistake or n == tokens)]
+
+
+@fact
+def unseen(s):
+    """The Unjudged where the weights cannot be judged; or None."""
+    if square(s) or heads_apart(s):
+        return None
+    missing = "weights are (tokens, tokens)" if s.cores else "softmax is in sight"
+    if s.constant > 1e-4:
+        missing += ", and equal tokens give outputs that differ (positions do that too)"
+    return Unjudged(f"no {missing}")
+
+
+def sums_to_one(weights, axes):
+    """Whether the numbers along some axes add up to one, or to zero in empty rows."""
+    sums = weights.sum(dim=axes)
+    return bool(((sums - 1).abs().lt(1e-3) | sums.eq(0)).all()) and bool((sums != 0).any())
+
+
+@fact
+def wrong_axis(s, core):
+    """The axis over which a core's softmax runs, in words, or None where it is the keys'."""
+    weights, sizes = core.soft, s.sizes
+    if sums_to_one(weights, -1) or core.softmaxes > 1:
+        return None
+    names = {sizes.num_heads: "heads", sizes.batch: "batch"}
+    *outer, rows = range(weights.dim() - 1)
+    one = "heads" if len(outer) > 1 else "batch or heads"
+    tried = [
+        ((-2, -1), "queries and keys together"),
+        (tuple(range(weights.dim())), "batch, heads, queries and keys together"),
+        *((axis, names.get(weights.shape[axis], one)) for axis in outer if weights.shape[axis] > 1),
+        (rows, "queries"),
+    ]
+    return next((words for axes, words in tried if sums_to_one(weights, axes)), None)
+
+
+@fact
+def off_axis(s):
+    """(core, axis in words) where a softmax runs over another axis than the keys'; or None."""
+    found = ((core, wrong_axis(s, core)) for core in square(s) if core.fused is None)
+    return next(((core, axis) for core, axis in found if axis), None)
+
+
+@fact
+def unsummed(s):
+    """[(core, why)] whose weights do not add up to one where they meet the values.
+
+    why: "logarithms" or else "negative", "changed" after the softmax, "raw" scores, "several"
+    softmaxes, or "unseen".
+    """
+    found = [(core, _made(s, core)) for core in square(s) if core.fused is None]
+    return [(core, why) for core, why in found if why]
+
+
+def _made(s, core):
+    """What made the weights instead of one softmax over the keys, in a word; "" for that one."""
+    several, scores = core.softmaxes > 1, core.scores
+    below = (core.weights < 0).any() and not several
+    none = core.softmaxes == 0 and core.normalised is None and scores is None
+    causes = {
+        "logarithms": below and any(s.graph.calls[at].name == LOGARITHM for at in core.path),
+        "negative": below and none,
+        "": sums_to_one(core.weights, -1) or (wrong_axis(s, core) and not core.changed),
+        "several": several,
+        "changed": core.changed,
+        "raw": scores is not None and scores.equal(core.weights),
+        "unseen": True,
+    }
+    return next(why for why, true in causes.items() if true)
+
+
+# --- split and merged -----------------------------------------------------------------------
+
+
+@fact
+def _rearranged(s):
+    """[(core, role, numbers, [what they are made of])]: split into heads, or merged ("context").
+
+    numbers: (…, tokens, width), made by changes of layout alone.
+    """
+    found = []
+    for core in s.cores:
+        for _, role, numbers, operand in core.roles:
+            origin = s.graph.origin(*operand)
+            wholes = [kept.value for _, kept in origin.sources]
+            found += [(core, role, numbers / origin.factor, wholes)] * s.graph.pure(origin)
+        kept, context = core.context
+        found.append((core, "context", context, [s.graph.moved(kept, core.at).value]))
+    return found
+
+
+@fact
+def _misread(s):
+    """{"split", "merged" or "copied": (the first core, role or "context") of which that is true}.
+
+    Split or merged: a row holds the numbers of several tokens; copied: one's row stands for all.
+    """
+    found = {}
+    for core, role, part, wholes in _rearranged(s):
+        rows, read = part.movedim(-2, 0), [token_axes(whole, s.sizes) for whole in wholes]
+        alike, made = (rows == rows[:1]).all(), [t for ways in read for t in ways]
+        if len(rows) != s.sizes.tokens:
+            continue
+        if not alike and _misplaced(rows, read):
+            found.setdefault("merged" if role == "context" else "split", (core, role))
+        if alike and made and role != "context" and all((t != t[:1]).any() for t in made):
+            found.setdefault("copied", (core, role))
+    return found
+
+
+def split_cut(s):
+    """(core, "queries", "keys" or "values") whose rows hold several tokens' numbers; or None."""
+    return _misread(s).get("split")
+
+
+def merge_cut(s):
+    """Whether a merged row holds the numbers of several tokens."""
+    return "merged" in _misread(s)
+
+
+def one_for_all(s):
+    """The role ("queries", say) in which one token's row stands for all tokens'; or None."""
+    return _misread(s).get("copied", (None, None))[1]
+
+
+@fact
+def mixes_batch(s):
+    """Whether a split or merge by view mixes sentences, not tokens alone."""
+    pairs = [(part, *wholes) for _, _, part, wholes in _rearranged(s) if len(wholes) == 1]
+    pairs = pairs if split_cut(s) or merge_cut(s) else []
+    read = [[_batch_axes(t, s.sizes.batch) for t in pair] for pair in pairs]
+    return any(_misplaced(part, [whole]) for parts, whole in read for part in parts)
+
+
+@fact
+def batch_moves(s):
+    """(batch, batch): which sentence moves when another changes; None where all are apart.
+
+    Also None where the layout or the softmax is the cause, which has a name of its own.
+    """
+    batch, other = s.sizes.batch, 1.5 * s.draw(2)
+    moved = torch.zeros(batch, batch)
+    for item in range(batch) if batch > 1 else ():
+        changed = s.x.clone()
+        changed[item] = other[item]
+        moved[:, item] = s.differs(s.look(changed), s.base)[1].any(dim=1).float().cpu()
+    if not (moved - torch.diag(moved.diag())).any() or mixes_batch(s):
+        return None
+    axes = [wrong_axis(s, core) or "" for core in s.cores]
+    return None if any(axis.startswith("batch") for axis in axes) else moved
+
+
+@fact
+def heads_apart(s):
+    """The shape of weights between the heads of one token, where no token sees another; or None."""
+    if s.sizes.tokens < 2 or (s.influence > 0).fill_diagonal_(False).any():
+        return None
+    sizes = [s.sizes.tokens] + [s.sizes.batch] * (batch_moves(s) is not None)
+    shapes = [tuple(core.weights.shape[-2:]) for core in s.cores]
+    return next((shape for shape in shapes if shape[1] not in sizes), None)
+
+
+@fact
+def sees_others(s):
+    """Whether any token has a say in the output of another."""
+    return heads_apart(s) is not None or bool((s.influence > 0).fill_diagonal_(False).any())
+
+
+@fact
+def disturbed(s):
+    """Whether a number may stand at another token than its own: who sees whom is not told then."""
+    return bool(
+        _misread(s)
+        or off_axis(s)
+        or any(why in ("logarithms", "negative", "changed", "raw") for _, why in unsummed(s))
+        or heads_apart(s)
+        or batch_moves(s) is not None
+    )
+
+
+def absent(s):
+    """The name of an optional context that forward is called without, or ""."""
+    return s.way.optional[0] if s.way.optional else ""
+
+
+# --- whose numbers are these ----------------------------------------------------------------
+
+
+def token_axes(value, sizes):
+    """The numbers with the tokens' axis first, in each way that the sizes allow."""
+    batch, tokens, found = sizes.batch, sizes.tokens, []
+    if batch > 1 and value.shape[:1] == (batch * tokens,):
+        split = value.unflatten(0, (batch, tokens)).movedim(1, 0)
+        found = [split, value.unflatten(0, (tokens, batch))]
+    axes = [axis for axis in range(value.dim()) if value.shape[axis] == tokens]
+    return found + [value.movedim(axis, 0) for axis in axes]
+
+
+def _batch_axes(value, batch):
+    """As `token_axes`, with the axis of the batch first."""
+    if batch in value.shape:
+        return [value.movedim(list(value.shape).index(batch), 0)]
+    return [] if value.shape[0] % batch else [value.unflatten(0, (batch, -1))]
+
+
+def _misplaced(part, read):
+    """Whether numbers of a part (n, …) are all in its wholes, and not in the same one of n.
+
+    read: for each whole the ways to read it as (n, …). The best way counts.
+    """
+    shares = [(1.0, 1.0)] * (not all(read))
+    for way in zip(*read, strict=False):
+        whole = torch.cat([one.flatten(1) for one in way], dim=1)
+        own = torch.stack([_share(a, b) for a, b in zip(part, whole, strict=True)]).mean()
+        shares.append((own.item(), _share(part, whole).item()))
+    own, everywhere = max(shares)
+    return own < 0.9 and everywhere > 0.95
+
+
+def _share(part, whole):
+    part, whole = part.flatten().double(), whole.flatten().double().sort().values
+    at, whole = torch.searchsorted(whole, part), F.pad(whole, (1, 1), value=torch.inf)
+    near = torch.minimum((whole[at] - part).abs(), (whole[at + 1] - part).abs())
+    return (near <= 2e-6 * part.abs() + 1e-9).double().mean()
