@@ -45,7 +45,7 @@ def _tensors():
     made = torch.zeros(2, 5, 12)
     per_token = made.view(2, 5, 3, 4)
     return {
-        "the split queries": (per_token, "4 numbers of step 1 are a row, and the next begins at 4."),
+        "the split queries": (per_token, "A row of 4 numbers ends at 4, where the next begins."),
         "the context, swapped back": (
             torch.zeros(2, 3, 5, 4).transpose(1, 2),
             "A row of 4 numbers ends at 4, and the next one begins at 20.",
