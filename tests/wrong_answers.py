@@ -337,6 +337,7 @@ NOTEBOOK_5 = {
     "seven_shapes": [
         ("(4, 2, 6, 6)", "(4, 6, 2, 2)", "weights: (4, 6, 2, 2) compares heads with heads"),
         ('merged": (4, 6, 10)', 'merged": (4, 2, 30)', "swap back first"),
+        ('context": (4, 2, 6, 5)', 'context": (4, 2, 6, 6)', "are the sizes of the weights"),
         ("(4, 2, 5, 6)", "(4, 2, 6, 5)", "keys.mT: (4, 2, 6, 5) has the right sizes in another"),
         ("(4, 6, 2, 5)", "(4, 6, 10)", "view: (4, 6, 10) has 3 axes, not 4"),
         (
@@ -365,6 +366,11 @@ NOTEBOOK_5 = {
         ),
         ("strides[-2] == sizes[-1]", "strides[-2] <= sizes[-1]", "True of"),
         ("strides[-2] == sizes[-1] * strides[-1]", "True", "`view` cannot join its last two axes"),
+        (
+            "strides[-2] == sizes[-1] * strides[-1]",
+            "all(strides[i] == sizes[i + 1] * strides[i + 1] for i in range(len(sizes) - 1))",
+            "only the last two axes are joined",
+        ),
         ("return strides[-2] == ", "return ", "True or False is wanted, but this is a int"),
         ("return ", "", "returns nothing"),
     ],
@@ -397,9 +403,16 @@ NOTEBOOK_6 = {
             "return again - rows",
             "this is a Tensor",
         ),
+        ("return torch", "return not torch", "Every answer is the opposite"),
         ("return ", "", "returns nothing"),
     ],
     "places": [
+        (
+            None,
+            "def places(tokens, d_model):\n"
+            "    return torch.arange(tokens).unsqueeze(1).expand(-1, d_model) / 100",
+            "Place 301 holds a number as large as 3.01",
+        ),
         (
             None,
             "def places(tokens, d_model):\n    return torch.randn(tokens, d_model)",

@@ -26,7 +26,7 @@ def check_seven_shapes(answer):
 @exercise("can_join", 5, "When can view join")
 def check_can_join(answer):
     """sizes, strides -> whether the last two axes can be read as one without a copy."""
-    for name, tensor in _tensors().items():
+    for name, (tensor, hint) in _tensors().items():
         sizes, strides = tuple(tensor.shape), tensor.stride()
         said = run(answer, sizes, strides)
         if not isinstance(said, bool):
@@ -35,23 +35,41 @@ def check_can_join(answer):
             torch_does = "cannot" if said else "can"
             raise Wrong(
                 f"It says {said} of {name}, with sizes {sizes} and strides {strides}, and `view` "
-                f"{torch_does} join its last two axes. Step from the last number of one row to "
-                f"the first of the next: is that the same step as within a row?"
+                f"{torch_does} join its last two axes. {hint}"
             )
-    return "The rule that torch goes by, at six tensors."
+    return "The rule that torch goes by, at seven tensors."
 
 
 def _tensors():
-    """Return {name: tensor}, some of which can be joined and some not."""
+    """Return {name: (tensor, what to say)}, some of which can be joined and some not."""
     made = torch.zeros(2, 5, 12)
     per_token = made.view(2, 5, 3, 4)
     return {
-        "the split queries": per_token,
-        "the context, swapped back": torch.zeros(2, 3, 5, 4).transpose(1, 2),
-        "the split queries, swapped": per_token.transpose(1, 2),
-        "the first three numbers of each head": per_token[..., :3],
-        "every second number of each head": per_token[..., ::2],
-        "the split queries with the last two axes swapped": per_token.mT,
+        "the split queries": (per_token, "A row of 4 numbers ends at 4, where the next begins."),
+        "the context, swapped back": (
+            torch.zeros(2, 3, 5, 4).transpose(1, 2),
+            "A row of 4 numbers ends at 4, and the next one begins at 20.",
+        ),
+        "the split queries, swapped": (
+            per_token.transpose(1, 2),
+            "A row of 4 numbers ends at 4, and the next one begins at 12.",
+        ),
+        "the first three numbers of each head": (
+            per_token[..., :3],
+            "The strides fall from axis to axis, but one number is left out between two rows.",
+        ),
+        "every second number of each head": (
+            per_token[..., ::2],
+            "Within a row the step is 2: a row of 2 ends at 4, where the next one begins.",
+        ),
+        "the split queries with the last two axes swapped": (
+            per_token.mT,
+            "Within a row the step is 4, and the next row begins at 1.",
+        ),
+        "the split queries of the first four tokens": (
+            per_token[:, :4],
+            "Tokens are left out between two sequences, but only the last two axes are joined.",
+        ),
     }
 
 
@@ -131,6 +149,8 @@ def _what_is_wrong(step, said, shape):
         return "(4, 6, 2, 2) compares heads with heads, which comes of a swap left out."
     if (step, said) == ("merged", (4, 2, 30)):
         return "(4, 2, 30) joins the tokens of a head, not the heads of a token: swap back first."
+    if (step, said) == ("context", (4, 2, 6, 6)):
+        return "(4, 2, 6, 6) are the sizes of the weights, which mix values of 5 numbers."
     if len(said) != len(shape):
         return f"{said} has {len(said)} axes, not {len(shape)}."
     if sorted(said) == sorted(shape):

@@ -17,6 +17,8 @@ def check_moves_along(answer):
     [x] = draw((TOKENS, WIDTH), seed=1)
     layers = _layers()
     said = {name: _yes_or_no(run(answer, layer, x, ORDER)) for name, layer in layers.items()}
+    if all(said[name] != _moves_along(layer, x) for name, layer in layers.items()):
+        raise Wrong("Every answer is the opposite of the right one: True is for rows that move.")
     if not said["a layer that doubles every number"]:
         raise Wrong(
             "It says False of a layer that doubles every number, whose rows do move along. "
@@ -70,14 +72,14 @@ def check_places(answer):
             f"Place {moved} has one row in a sentence of 5 words and another in one of 60. What "
             f"was learned at that place would not hold."
         )
-    largest = long.abs().amax(dim=-1)
+    largest = _rows(answer, 1000).abs().amax(dim=-1)
     if largest.max() > LARGEST:
         far = int((largest > LARGEST).nonzero()[0])
         raise Wrong(
             f"Place {far} holds a number as large as {largest[far]:.3g}: added to a word's vector, "
             f"whose numbers are about 1, it drowns the word. Keep all of them within {LARGEST}."
         )
-    return "60 places, all of them different, and each the same in every sentence."
+    return "60 places, all of them different, each the same in every sentence, none too large."
 
 
 def _layers():

@@ -92,7 +92,7 @@ def _head_grids(paint, numbered, parts, merged, weights, kept, split, merge):
     heads, tokens, head_dim = parts.shape
     side = max(10, head_dim * paint.wide / tokens)
     block = max(side * tokens, head_dim * paint.wide) + 12
-    x1 = (12 if paint.labelled else 6) * paint.d_model + 58
+    x1 = (12 if paint.labelled else 6) * paint.d_model + 74  # room for "× W_out" and its arrow
     x2 = x1 + paint.d_model * paint.wide + 78
     y1 = tokens * paint.high + 64
     y2 = y1 + tokens * side + 64
