@@ -151,11 +151,11 @@ class Facts(Runs):
 
     @cached_property
     def training_influence(self):
-        """(tokens, tokens): `influence` in training mode."""
-        base, again = (self.look(self.x, module=self.training) for _ in range(2))
-        moves = self.rows_moved(base, self.looking, module=self.training, seeds=(2,)).amax(dim=0)
-        keeps = self.differs(again, base)[1].any()
-        return torch.zeros_like(moves) if keeps else moves
+        """(tokens, tokens): `influence` in training mode; None where two calls differ."""
+        trained = Facts(replace(self.subject, pristine=self.training, fresh=True))
+        if trained.differs(trained.look(self.x), trained.base)[1].any():
+            return None
+        return trained.influence_of(self.looking)
 
 
 def gradients(tensors, weights):

@@ -25,9 +25,11 @@ FAMILIES = {
     "weights": "softmax-axis softmax-twice not-normalised",
     "roles": "attention-unused wrong-pair wrong-values one-for-all heads-alike no-effect",
     "visible": "future-visible mask-off-by-one past-hidden future-hidden",
-    "mask_arguments": "mask-argument",
+    "mask_arguments": "mask-argument nan-gradient",
     "scale": "scale rotary",
     "layers": "unused-layer detached not-registered not-a-buffer",
+    "relations": "beginning-changes modes-differ dropout-lost dropout-on-scores own-dtype "
+    "key-length other-heads",
 }
 FAMILIES = {family: tuple(listed.split()) for family, listed in FAMILIES.items()}
 CODES = [code for listed in FAMILIES.values() for code in listed]

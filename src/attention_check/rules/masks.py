@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from ..facts import fact
+from ..facts import fact, gradients
 from ..findings import Finding, Note, Unjudged
 from ..search.masks import conventions
 from ..search.names import ENCODER
@@ -60,19 +60,19 @@ def nan_gradient(s):
     context = (weights @ values).nan_to_num(0.0)    # too late for the gradients
     """
     for name, where in _empty_rows(s).items():
-        if where == "gradient":
+        if where != "output":
             return Finding(
                 f"Where {name} hides all keys of a row, numbers come out, and the gradient of "
-                f"every weight is NaN: the softmax of nothing but -inf is NaN, and what is put in "
-                f"its place afterwards does not reach back. Fill such rows of the scores with 0 "
-                f"before the softmax."
+                f"{where} is NaN: the softmax of nothing but -inf is NaN, and what is put in its "
+                f"place afterwards does not reach back. Fill such rows of the scores with 0 before "
+                f"the softmax."
             )
     return None
 
 
 @fact
 def _empty_rows(s):
-    """{mask argument: "output" or "gradient"} where NaN comes out if a row has no key left."""
+    """{mask argument: where NaN is if a row has no key left}: "output", or the weights by name."""
     found = {trial.name: _nan_of_a_row(s, trial) for trial in trials(s) if trial.accepted}
     return {name: where for name, where in found.items() if where}
 
@@ -84,12 +84,12 @@ def _nan_of_a_row(s, trial):
         output = s.run(s.x, _like_accepted(s, trial, hidden))
         if output.isnan().any():
             return "output"
-        weights = [w for w in s.weights.values() if w.requires_grad]
-        found = torch.autograd.grad(output.sum(), weights, allow_unused=True)
+        weights = {name: w for name, w in s.weights.items() if w.requires_grad}
+        found = gradients([output], weights)
     except Exception:
         return None
-    nan = any(g is not None and g.isnan().any() for g in found)
-    return "gradient" if nan else None
+    nan = [name for name, g in found.items() if g is not None and g.isnan().any()]
+    return listed(nan) if nan else None
 
 
 def _like_accepted(s, trial, hidden):

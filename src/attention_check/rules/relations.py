@@ -198,8 +198,10 @@ def _seen_in_training(s, module):
     """(tokens, tokens) Boolean: the future that is seen with dropout alone; None if not told."""
     if mask_kind(s) != "causal" or s.fresh or disturbed(s):
         return None
-    base = s.loud.look(s.x, module=module)
-    moves = s.loud.rows_moved(base, s.looking, module=module, seeds=(2,)).amax(dim=0)
+    loud = Facts(replace(s.subject, pristine=module, fresh=True, quiet=False))
+    if s.training_influence is None:
+        return None
+    moves = loud.rows_moved(loud.base, s.looking, seeds=(2,)).amax(dim=0)
     return ((moves > 0) & (s.training_influence == 0)).triu(1)
 
 
@@ -262,7 +264,7 @@ def key_length(s):
     keys = self.W_key(keys).view(batch, tokens, num_heads, head_dim)
     """
     at = s.way.of_the_keys
-    if mask_kind(s) in ("causal", "band", "past") or s.masks:
+    if mask_kind(s) in ("causal", "band", "past") or s.masks or not _keys_apart(s, at):
         return None
     for tokens in (s.sizes.tokens + 2, s.sizes.tokens - 1):
         if not _takes(s, tokens):
@@ -280,6 +282,13 @@ def key_length(s):
         if shape[:2] != s.x.shape[:2]:
             return Unjudged(f"{tokens} keys give {shape[1]} rows")
     return None
+
+
+def _keys_apart(s, at):
+    """Whether some keys are made of these inputs alone, and not of the one with the queries."""
+    first = next(number for number in range(len(s.way.names)) if number not in at)
+    other = cores(s.capture(s.x, other=(first, s.draw(7))))
+    return any(torch.equal(one.keys, two.keys) for one, two in zip(s.cores, other, strict=False))
 
 
 def _takes(s, tokens):
@@ -306,7 +315,7 @@ def other_heads(s):
         except Exception as error:
             return Unjudged(f"{heads} heads cannot be made ({told(error)})")
         try:
-            shape = s.way(prepare(module, s.dtype), s.x.clone(), s.masks).shape
+            s.way(prepare(module, s.dtype), s.x.clone(), s.masks)
         except Exception as error:
             if refuses(error):
                 return Note(f"forward refuses {heads} heads: {told(error)}")
@@ -317,8 +326,6 @@ def other_heads(s):
                 f"{said} The number of layers is the number of heads, and with more heads some of "
                 f"them are never used. Make as many as forward uses."
             )
-        if shape[:2] != s.x.shape[:2]:
-            return Finding(f"With {heads} heads the output has the shape {tuple(shape)}.")
     return None
 
 

@@ -183,7 +183,7 @@ def training_pairs(s):
         return None
     if not s.differs(s.look(s.x, module=s.training), s.base)[1].any():
         return None
-    return s.training_influence > 0
+    return None if s.training_influence is None else s.training_influence > 0
 
 
 # --- how a future that is seen can be read: each reading has an answer, or leaves it to the next

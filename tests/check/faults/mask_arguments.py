@@ -1,6 +1,7 @@
 """Masks that forward takes: planted faults, and what looks like them."""
 
 import torch
+import torch.nn.functional as F
 from bases import Plain, TwoWay, given, padded
 from registry import correct, fault
 from torch import nn
@@ -403,3 +404,59 @@ class DecoderBlockPadded(DecoderBlock):
         seen = pad_mask if pad_mask is None else pad_mask[:, None, None, :]
         x = x + self.own(x, x, ~causal_mask(x.shape[1]))
         return x + self.cross(x, encoder_output, seen)
+
+
+# --- gradients of a row without keys --------------------------------------------------------
+
+fault("nan-gradient", "Where padding_mask hides all keys", "before the softmax")(
+    padded.but("(scores.softmax(-1) @ v)", "(scores.softmax(-1) @ v).nan_to_num()")
+)
+fault("nan-gradient", "is NaN: the softmax of nothing but -inf")(
+    given.but("-1e9", "-torch.inf").but("p_attn, value)", "p_attn, value).nan_to_num(0.0)")
+)
+
+
+class PaddingGiven(TwoWay):
+    def forward(self, x, padding_mask=None):
+        self.given = padding_mask
+        return super().forward(x)
+
+    def hide(self, scores):
+        return scores if self.given is None else self.fill(scores, self.given[:, None, None])
+
+
+@correct("nan-gradient")
+class RowsFilledBefore(PaddingGiven):
+    def fill(self, scores, hidden):
+        scores = scores.masked_fill(hidden, -torch.inf)
+        return scores.masked_fill(hidden.all(dim=-1, keepdim=True), 0.0)
+
+
+@correct("nan-gradient", note="mask-convention")
+class FilledWithTheLeast(PaddingGiven):
+    def fill(self, scores, hidden):
+        return scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+
+
+@correct("nan-gradient", note="hidden-row")
+class NaNInTheOutput(PaddingGiven):
+    def fill(self, scores, hidden):
+        return scores.masked_fill(hidden, -torch.inf)
+
+
+@correct("nan-gradient", note="mask-convention")
+class WeightsFilledAfter(NaNInTheOutput):
+    """Early enough: where all scores are filled, no gradient goes back through the softmax."""
+
+    def soften(self, scores):
+        return super().soften(scores).nan_to_num(0.0)
+
+
+@correct("nan-gradient")
+class ByTheKernel(PaddingGiven):
+    """The kernel gives 0 where a row has no key, and its gradients are 0."""
+
+    def forward(self, x, padding_mask=None):
+        kept = None if padding_mask is None else ~padding_mask[:, None, None]
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        return self.o(self.merge(F.scaled_dot_product_attention(q, k, v, kept)))
