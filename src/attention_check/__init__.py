@@ -9,14 +9,16 @@ To add a rule:
 
 1. Choose its family in `rules/`, and its place there: causes stand before what they cause.
 2. Write `@rule("its-code", unless={codes that would be its cause})` and a function of that name.
-   Its docstring is one sentence and three lines of code with the fault, for the page of codes.
-3. It gets the facts `s` and returns a Finding, Unjudged(why it cannot tell), a Note, or None. It
-   sets nothing, and asks no other rule. Measure, with `s.look` (an output), `s.rows_moved` (who
-   moves whom), `s.cores` (the stages of each attention) or `s.slopes`; read names last. What
-   several rules ask is a function under `@fact` in `trust` or in the earlier family.
+   Its docstring is one sentence and up to three lines of code with the fault, for `docs/codes.md`.
+3. It gets the facts `s` and returns a Finding, Unjudged(why it cannot tell), a Note, or None (also
+   where another rule says already that nothing can be told). It sets nothing and asks no other
+   rule. Measure, with `s.look` (an output), `s.rows_moved` (who moves whom), `s.cores` (the stages
+   of each attention), `s.graph` (what was made of what, by which factor: `origin`) or `s.slopes`;
+   read names last. What several rules ask is a function under `@fact`, in `trust` or earlier.
 4. Say what was measured, and one change that mends it.
-5. In `tests/check/`, plant it in two styles, `@fault("its-code", "how")`, and add two right
-   modules that look like it, `@correct("its-code")`. Spoil the rule once, to see the tests fail.
+5. Enter the code in FAMILIES of `tests/check/registry.py`, which says how to plant it in two
+   styles, `@fault`, and how to add two right modules that look like it, `@correct`. Spoil each
+   condition of the rule once, to see a test fail.
 6. `make docs` writes the page of codes anew.
 """
 
