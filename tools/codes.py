@@ -1,5 +1,6 @@
 """Write docs/codes.md, the page of the check's codes, from the registry of rules (`make docs`)."""
 
+import re
 from pathlib import Path
 
 from attention_check.rules import RULES
@@ -15,9 +16,10 @@ def page():
     """Return the page: for each rule its code, one sentence, and a few lines with the fault."""
     parts = [HEAD]
     for rule in RULES:
+        example = re.sub(r" {2,}#", "  #", rule.example)  # as a formatter writes it
         after = sorted(rule.unless)
         hidden = f"\n\nNot judged beside {', '.join(after)}." if after else ""
-        parts.append(f"## {rule.code}\n\n{rule.sentence}\n\n```python\n{rule.example}\n```{hidden}")
+        parts.append(f"## {rule.code}\n\n{rule.sentence}\n\n```python\n{example}\n```{hidden}")
     return "\n\n".join(parts) + "\n"
 
 

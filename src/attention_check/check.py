@@ -8,6 +8,7 @@ from .report import Report
 from .rules import RULES, Verdict, judge
 from .rules.calls import attention_in_sight, never_ran, refuse_grids
 from .search.find import Subject, find_subject, two_widths
+from .search.function import of_function
 from .search.make import build, of_heads
 from .settle import settled
 
@@ -18,7 +19,8 @@ def check_attention(module_or_factory, num_heads=None, causal=None, d_model=None
     """Say what is wrong with an attention module, and why; return a Report.
 
     module_or_factory: an nn.Module, taken as it is; or a function f(d_model, num_heads) that
-    makes one (or its class), which lets the check choose sizes that all differ.
+    makes one (or its class), which lets the check choose sizes that all differ; or a bare function
+    of q, k and v (and a mask), judged as the module around it.
     num_heads, d_model: read from the module where they are not given.
     causal: True makes every visible future pair a finding, False every hidden one; None finds
     out what was meant.
@@ -33,6 +35,7 @@ def check_attention(module_or_factory, num_heads=None, causal=None, d_model=None
             raise ValueError(f"{name} must be a whole number, 1 or more, but is {size!r}.")
     if causal not in (True, False, None):
         raise ValueError(f"causal must be True, False or None, but is {causal!r}.")
+    module_or_factory = of_function(module_or_factory) or module_or_factory
     verdict, beside = Verdict(), []
     with untouched():
         module, d_model, num_heads = build(module_or_factory, d_model, num_heads)
