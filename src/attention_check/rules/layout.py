@@ -133,7 +133,8 @@ def heads_attend_heads(s):
     return Finding(
         f"Token {tokens - 1} ignores tokens 0 to {tokens - 2}: the scores are ({shape[0]}, "
         f"{shape[1]}), heads with heads, where (tokens, tokens) = ({tokens}, {tokens}) was "
-        f"meant. Put the heads before the tokens: .transpose(1, 2) after the split.",
+        f"meant. Put the heads before the tokens: .transpose(1, 2) after the split, and back "
+        f"before the merge.",
         *_pairs(s),
     )
 
