@@ -199,10 +199,10 @@ def _seen_in_training(s, module):
     if mask_kind(s) != "causal" or s.fresh or disturbed(s):
         return None
     loud = Facts(replace(s.subject, pristine=module, fresh=True, quiet=False))
-    if s.training_influence is None:
+    seen = (loud.rows_moved(loud.base, s.looking, seeds=(2,)).amax(dim=0) > 0).triu(1)
+    if not seen.any() or s.training_influence is None:
         return None
-    moves = loud.rows_moved(loud.base, s.looking, seeds=(2,)).amax(dim=0)
-    return ((moves > 0) & (s.training_influence == 0)).triu(1)
+    return seen & (s.training_influence == 0)
 
 
 def _drops_scores(s, core):
@@ -236,8 +236,7 @@ def own_dtype(s):
             return Unjudged(f"{_short(dtype)} does not run here ({told(error)})")
         return Finding(
             f"As it was given, in {_short(dtype)}, a call fails, which in float32 works: "
-            f"{told(error)}. Fill with -torch.inf or torch.finfo(scores.dtype).min, and take the "
-            f"type of what is there: torch.zeros_like(x), x.new_zeros(...)."
+            f"{told(error)}. {_FILL if 'overflow' in str(error) else _TAKE}"
         )
     if made.isfinite().all():
         return None
@@ -246,6 +245,10 @@ def own_dtype(s):
         f"is none: a constant or a sum is more than {_short(dtype)} can hold. Take constants from "
         f"torch.finfo(scores.dtype), and sum in float32."
     )
+
+
+_FILL = "Fill with -torch.inf or torch.finfo(scores.dtype).min."
+_TAKE = "Take the type of what is there: torch.zeros_like(x), x.new_zeros(...), table.to(x.dtype)."
 
 
 def _short(dtype):

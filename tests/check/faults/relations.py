@@ -349,7 +349,7 @@ class TableInFloatTaken(TableInFloat):
         return super().placed(x).to(x.dtype)
 
 
-fault("own-dtype", "in float16, a call fails", "take the type of what is there")(
+fault("own-dtype", "in float16, a call fails", "Take the type of what is there")(
     as_given(torch.half, TableInFloat)
 )
 
