@@ -1,5 +1,6 @@
 """Two ways to ask the same question: the answers must agree."""
 
+import contextlib
 from dataclasses import replace
 
 import torch
@@ -32,14 +33,13 @@ def beginning_changes(s):
     """
     if mask_kind(s) != "causal" or s.masks or s.fresh or s.several or disturbed(s):
         return None
+    answers = []
     for tokens in _lengths(s):
-        try:
-            answer = _of_a_longer(s, tokens)
-        except Exception:
-            continue  # a length that it does not take
-        if answer is not None:
-            return answer
-    return None
+        with contextlib.suppress(Exception):  # a length that it does not take
+            answers.append(_of_a_longer(s, tokens))
+        if answers and type(answers[-1]) is Finding:
+            return answers[-1]
+    return next(filter(None, answers), None)
 
 
 def _of_a_longer(s, tokens):
@@ -49,11 +49,14 @@ def _of_a_longer(s, tokens):
     moved = s.differs(rows, s.look(x[:, :own]))[1].any(dim=0)
     if not moved.any():
         return None
-    pairs = torch.stack([_rows_seeing(s, x, rows, j) for j in range(own)], dim=1)
-    later = _rows_seeing(s, x, rows, slice(own, None))
+    pairs, alone = (
+        torch.stack([_rows_seeing(s, x, n, j)[:own] for j in range(own)], dim=1)
+        for n in (tokens, own)
+    )
+    later = _rows_seeing(s, x, tokens, slice(own, None))[:own]
     if later.any():
         seen = f"position {int(later.nonzero()[0])} sees tokens after position {own - 1}"
-    elif (other := pairs != (s.influence.cpu() > 0)).any():
+    elif (other := pairs != alone).any():
         i, j = other.nonzero()[0].tolist()
         seen = "sees" if pairs[i, j] else "does not see"
         seen = f"position {i} {seen} position {j}"
@@ -70,11 +73,11 @@ def _of_a_longer(s, tokens):
     )
 
 
-def _rows_seeing(s, x, rows, at):
-    """(tokens,) Boolean: the rows of the beginning that move when tokens of x change."""
+def _rows_seeing(s, x, tokens, at):
+    """(tokens,) Boolean: the rows of the first tokens of x that move when some of them change."""
     changed = x.clone()
     changed[:, at] = 1.5 * s.draw(7, tokens=x.shape[1])[:, at]
-    return s.differs(s.look(changed)[:, : rows.shape[1]], rows)[1].any(dim=0).cpu()
+    return s.differs(s.look(changed[:, :tokens]), s.look(x[:, :tokens]))[1].any(dim=0).cpu()
 
 
 def _lengths(s):

@@ -96,6 +96,14 @@ class PlacesFromTheEnd(Plain):
         return super().forward(x + self.table[: x.shape[1]].flip(0))
 
 
+@fault("beginning-changes", "In a sentence of 12 tokens")
+class SharesAndChunks(MaskAnewInEachChunk):
+    """Places depend on the number of tokens at any length, and the mask at some."""
+
+    def forward(self, x):
+        return super().forward(x + (torch.arange(x.shape[1]) / x.shape[1])[:, None])
+
+
 # --- training and evaluation ----------------------------------------------------------------
 
 fault("modes-differ", "training and evaluation mode give different weights")(
