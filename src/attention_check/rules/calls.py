@@ -107,7 +107,7 @@ def crash(s):
     if error:
         advice = "Read the batch size from x.shape, at each call."
         if wrong == 1:
-            advice = "A squeeze() without an axis also removes the batch."
+            advice += " A squeeze() without an axis also removes the batch."
         works = f"It works for a batch of {s.sizes.batch} and fails for a batch of {wrong}"
         return Finding(f"{works}: {told(error)}. {advice}")
     if isinstance(s.training_error, AssertionError):
@@ -302,7 +302,8 @@ def batch_mixed(s):
     moved = batch_moves(s)
     if moved is None:
         return None
-    hint = "A view or reshape that joins batch and tokens in the wrong order does that."
+    hint = "A view or reshape that joins batch and tokens in the wrong order does that, or a sum "
+    hint += "over the first axis. Keep each sentence to itself."
     if s.way.layout == "batch" and _tokens_apart(s):
         hint = (
             "It takes the first axis for the tokens: it wants (tokens, batch, d_model). "
@@ -316,9 +317,13 @@ def batch_mixed(s):
 def _tokens_apart(s):
     """Whether sentences are apart when the first axis is read as the tokens."""
     way = replace(s.way, layout="tokens first")
-    changed = torch.cat([s.x[:1], 1.5 * s.draw(2)[1:]])
+    drawn = 1.5 * s.draw(2)
+    first, last = torch.cat([s.x[:1], drawn[1:]]), torch.cat([drawn[:-1], s.x[-1:]])
     try:
-        base, other = s.look(s.x, way=way), s.look(changed, way=way)
+        base, *others = (s.look(x, way=way) for x in (s.x, first, last))
     except Exception:
         return False
-    return base.shape == s.base.shape and not s.differs(other, base)[1][0].any()
+    if base.shape != s.base.shape:
+        return False
+    moved = [s.differs(other, base)[1][at].any() for other, at in zip(others, (0, -1), strict=True)]
+    return not any(moved)  # the last too, as behind a causal mask the first would see no other

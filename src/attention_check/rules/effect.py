@@ -28,7 +28,8 @@ def attention_unused(s):
         for name, weight in s.weights.items()
         if acting.is_matrix(weight) and acting.result_lost(s, name) and not s.acts(weight)
     ]
-    where = f" What {lost[-1]} gives is thrown away: return it." if lost else ""
+    where = " Make what is returned of the context."
+    where = f" What {lost[-1]} gives is thrown away: return it." if lost else where
     return Finding(
         f"The attention has no effect on the output: changing "
         f"{listed(map(layer_of, acting.dead(s)))} changes nothing. Its result is computed, and "

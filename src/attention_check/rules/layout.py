@@ -111,9 +111,10 @@ def heads_attend_heads(s):
         return None
     tokens = s.sizes.tokens
     return Finding(
-        f"Token {tokens - 1} ignores tokens 0 to {tokens - 2}: the scores are {shape}, heads "
-        f"with heads, where (tokens, tokens) = ({tokens}, {tokens}) was meant. Put the heads "
-        f"before the tokens: .transpose(1, 2) after the split.",
+        f"Token {tokens - 1} ignores tokens 0 to {tokens - 2}: the scores are ({shape[0]}, "
+        f"{shape[1]}), heads with heads, where (tokens, tokens) = ({tokens}, {tokens}) was "
+        f"meant. Put the heads before the tokens: .transpose(1, 2) after the split, and back "
+        f"before the merge.",
         *_pairs(s),
     )
 

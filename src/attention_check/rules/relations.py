@@ -1,5 +1,6 @@
 """Two ways to ask the same question: the answers must agree."""
 
+import contextlib
 from dataclasses import replace
 
 import torch
@@ -29,14 +30,13 @@ def beginning_changes(s):
     """
     if mask_kind(s) != "causal" or s.masks or s.fresh or s.several or disturbed(s):
         return None
+    answers = []
     for tokens in _lengths(s):
-        try:
-            answer = _of_a_longer(s, tokens)
-        except Exception:
-            continue  # a length that it does not take
-        if answer is not None:
-            return answer
-    return None
+        with contextlib.suppress(Exception):  # a length that it does not take
+            answers.append(_of_a_longer(s, tokens))
+        if answers and type(answers[-1]) is Finding:
+            return answers[-1]
+    return next(filter(None, answers), None)
 
 
 def _of_a_longer(s, tokens):
@@ -46,11 +46,14 @@ def _of_a_longer(s, tokens):
     moved = s.differs(rows, s.look(x[:, :own]))[1].any(dim=0)
     if not moved.any():
         return None
-    pairs = torch.stack([_rows_seeing(s, x, rows, j) for j in range(own)], dim=1)
-    later = _rows_seeing(s, x, rows, slice(own, None))
+    pairs, alone = (
+        torch.stack([_rows_seeing(s, x, n, j)[:own] for j in range(own)], dim=1)
+        for n in (tokens, own)
+    )
+    later = _rows_seeing(s, x, tokens, slice(own, None))[:own]
     if later.any():
         seen = f"position {int(later.nonzero()[0])} sees tokens after position {own - 1}"
-    elif (other := pairs != (s.influence.cpu() > 0)).any():
+    elif (other := pairs != alone).any():
         i, j = other.nonzero()[0].tolist()
         seen = "sees" if pairs[i, j] else "does not see"
         seen = f"position {i} {seen} position {j}"
@@ -67,11 +70,11 @@ def _of_a_longer(s, tokens):
     )
 
 
-def _rows_seeing(s, x, rows, at):
-    """(tokens,) Boolean: the rows of the beginning that move when tokens of x change."""
+def _rows_seeing(s, x, tokens, at):
+    """(tokens,) Boolean: the rows of the first tokens of x that move when some of them change."""
     changed = x.clone()
     changed[:, at] = 1.5 * s.draw(7, tokens=x.shape[1])[:, at]
-    return s.differs(s.look(changed)[:, : rows.shape[1]], rows)[1].any(dim=0).cpu()
+    return s.differs(s.look(changed[:, :tokens]), s.look(x[:, :tokens]))[1].any(dim=0).cpu()
 
 
 def _lengths(s):
@@ -199,10 +202,10 @@ def _seen_in_training(s, module):
     if mask_kind(s) != "causal" or s.fresh or disturbed(s):
         return None
     loud = Facts(replace(s.subject, pristine=module, fresh=True, quiet=False))
-    if s.training_influence is None:
+    seen = (loud.rows_moved(loud.base, s.looking, seeds=(2,)).amax(dim=0) > 0).triu(1)
+    if not seen.any() or s.training_influence is None:
         return None
-    moves = loud.rows_moved(loud.base, s.looking, seeds=(2,)).amax(dim=0)
-    return ((moves > 0) & (s.training_influence == 0)).triu(1)
+    return seen & (s.training_influence == 0)
 
 
 def _drops_scores(s, core):
@@ -236,8 +239,7 @@ def own_dtype(s):
             return Unjudged(f"{_short(dtype)} does not run here ({told(error)})")
         return Finding(
             f"As it was given, in {_short(dtype)}, a call fails, which in float32 works: "
-            f"{told(error)}. Fill with -torch.inf or torch.finfo(scores.dtype).min, and take the "
-            f"type of what is there: torch.zeros_like(x), x.new_zeros(...)."
+            f"{told(error)}. {_FILL if 'overflow' in str(error) else _TAKE}"
         )
     if made.isfinite().all():
         return None
@@ -246,6 +248,10 @@ def own_dtype(s):
         f"is none: a constant or a sum is more than {_short(dtype)} can hold. Take constants from "
         f"torch.finfo(scores.dtype), and sum in float32."
     )
+
+
+_FILL = "Fill with -torch.inf or torch.finfo(scores.dtype).min."
+_TAKE = "Take the type of what is there: torch.zeros_like(x), x.new_zeros(...), table.to(x.dtype)."
 
 
 def _short(dtype):

@@ -95,7 +95,7 @@ def future_hidden(s):
             i, j = (~pairs).nonzero()[0].tolist()
             return _told(
                 f"{position} {i} does not see position {j}, although causal=False was asked for: "
-                f"a mask is at work.",
+                f"a mask is at work. To see all tokens, leave it out.",
                 pairs,
             )
     return _WINDOW if mask_kind(s) == "window" else None

@@ -56,7 +56,9 @@ fault("batch-mixed")(
     .but("(o).transpose(0, 1)", "(o)")
     .but('        s = s + torch.full((t, t), float("-inf"), device=x.device).triu(1)\n', "")
 )
-fault("batch-mixed")(separate.but("W_query(x)", "W_query(x - x.mean(0))"))
+fault("batch-mixed", "or a sum over the first axis")(
+    separate.but("W_query(x)", "W_query(x - x.mean(0))")
+)
 
 # --- modules that misbehave -----------------------------------------------------------------
 

@@ -96,6 +96,14 @@ class PlacesFromTheEnd(Plain):
         return super().forward(x + self.table[: x.shape[1]].flip(0))
 
 
+@fault("beginning-changes", "In a sentence of 12 tokens")
+class SharesAndChunks(MaskAnewInEachChunk):
+    """Places depend on the number of tokens at any length, and the mask at some."""
+
+    def forward(self, x):
+        return super().forward(x + (torch.arange(x.shape[1]) / x.shape[1])[:, None])
+
+
 # --- training and evaluation ----------------------------------------------------------------
 
 fault("modes-differ", "training and evaluation mode give different weights")(
@@ -325,6 +333,35 @@ class LargeQueriesInFloat(LargeQueries):
         return super().scores(q.float(), k.float()).to(k.dtype)
 
 
+class TableInFloat(TwoWay):
+    """The table of places stays in float32, whatever the weights are in."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.register_buffer("table", torch.randn(99, d_model))
+
+    def to(self, dtype):
+        super().to(dtype)
+        self.table = self.table.float()
+        return self
+
+    def placed(self, x):
+        return x + self.table[: x.shape[1]]
+
+    def forward(self, x):
+        return super().forward(self.placed(x))
+
+
+class TableInFloatTaken(TableInFloat):
+    def placed(self, x):
+        return super().placed(x).to(x.dtype)
+
+
+fault("own-dtype", "in float16, a call fails", "Take the type of what is there")(
+    as_given(torch.half, TableInFloat)
+)
+
+
 class NormInFloat(TwoWay):
     """All in half precision, save a norm that is kept in float32."""
 
@@ -353,7 +390,13 @@ fault("own-dtype", "in float16, NaN or infinity comes out", "sum in float32")(
     as_given(torch.half, LargeQueries)
 )
 for _dtype in (torch.half, torch.bfloat16, torch.double):
-    for _kind in (SoftmaxInFloat, LargeQueriesInFloat, NormInFloat, WeightsBeyondNumbers):
+    for _kind in (
+        SoftmaxInFloat,
+        LargeQueriesInFloat,
+        TableInFloatTaken,
+        NormInFloat,
+        WeightsBeyondNumbers,
+    ):
         _name = f"{_kind.__name__} in {str(_dtype).removeprefix('torch.')}"
         correct("own-dtype", name=_name, silent=_kind is SoftmaxInFloat)(as_given(_dtype, _kind))
 
@@ -474,6 +517,21 @@ class TwoKeysForFourHeads(ALayerForEachHead):
         made = ([layer(x) for layer in layers] for layers in (self.q, k, v))
         heads = (F.scaled_dot_product_attention(*one) for one in zip(*made, strict=True))
         return self.o(torch.cat([*heads], dim=-1))
+
+
+@correct("other-heads", note="other-heads")
+class FourGroupsOfHeads(ALayerForEachHead):
+    """Heads in four groups that share a temperature: four, eight or more of them, and all used."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.sharp = nn.Parameter(torch.ones(4, 1, 1, 1))
+
+    def forward(self, x):
+        made = ([layer(x) for layer in layers] for layers in (self.q, self.k, self.v))
+        q, k, v = (torch.stack(list(parts), dim=1).unflatten(1, (4, -1)) for parts in made)
+        context = F.scaled_dot_product_attention(q * self.sharp, k, v)
+        return self.o(context.flatten(1, 2).transpose(1, 2).flatten(2))
 
 
 @correct("other-heads", note="other-heads")
