@@ -30,7 +30,7 @@ def test_each_rule_is_planted_or_gives_notes_alone():
     assert not NOTES_ALONE & set(CODES)
 
 
-@pytest.mark.parametrize("code", NOTES_ALONE)
+@pytest.mark.parametrize("code", sorted(NOTES_ALONE))
 def test_a_rule_that_gives_notes_alone_makes_no_finding(code):
     asked = inspect.getsource(next(rule.ask for rule in RULES if rule.code == code))
     assert "Note(" in asked or " note" in asked
