@@ -19,7 +19,7 @@ from .registry import rule
 from .visible import mask_kind, training_pairs
 
 LONGEST = 70  # tokens that a module is tried with, to pass any window or chunk that it names
-DRAWS = 8  # runs in training mode, each with another dropout
+DRAWS = 2  # runs in training mode, each with another dropout: of many scores half are dropped
 
 
 @rule("beginning-changes", unless={"length"})
@@ -97,9 +97,12 @@ def modes_differ(s):
     if self.training:
         queries, keys = F.normalize(queries, dim=-1), F.normalize(keys, dim=-1)
     """
-    if s.random or s.fresh or not s.trains_alike or _seen_otherwise(s):
+    if s.random or s.fresh or not s.trains_alike:
         return None
     quiet = Facts(replace(s.subject, quiet=True))
+    trained = quiet.look(s.x, module=s.training)
+    if not s.differs(trained, s.base)[1].any() or _seen_otherwise(s):
+        return None
     first, second = (cores(quiet.capture(s.x, module=s.training, seed=seed)) for seed in (1, 2))
     if any(_other_weights(*pair) for pair in zip(first, second, strict=False)):
         return None  # noise in training, or a layer that goes on with each call, by design
@@ -202,7 +205,9 @@ def _seen_in_training(s, module):
     if mask_kind(s) != "causal" or s.fresh or disturbed(s):
         return None
     loud = Facts(replace(s.subject, pristine=module, fresh=True, quiet=False))
-    seen = (loud.rows_moved(loud.base, s.looking, seeds=(2,)).amax(dim=0) > 0).triu(1)
+    last = [s.sizes.tokens - 1]
+    moved = loud.rows_moved(loud.base, s.looking, columns=last, seeds=(2,))
+    seen = (moved.amax(dim=0) > 0).triu(1)
     if not seen.any() or s.training_influence is None:
         return None
     return seen & (s.training_influence == 0)
