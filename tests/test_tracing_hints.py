@@ -18,11 +18,13 @@ PROJECTION = torch.ones(72, 24)
     ("run", "x", "fits", "untrue"),
     [
         (lambda x: x.reshape(8, 4, 5, 6), FOLDED, "(2, 4, 5, 6)", "share 6"),  # 8 = 2 · 4 heads
-        (lambda x: x.reshape(8, 5, 24), FOLDED.view(2, 5, 4, 6), "(2, 5, 24)", "share 6"),
+        (lambda x: x.reshape(8, 5, 24), FOLDED.view(2, 5, 4, 6), " (2, 5, 24)", "(8, 5, 6)"),
         (lambda x: x.reshape(2, 5, 3, 3, -1), FUSED, ": 1, 2, 4, 8, 16, 32.", "1, 2, 3"),
         (lambda x: F.linear(x.flatten(1), PROJECTION), IMAGE, "flatten(2)", "(2, 24)"),
         (lambda x: x.view(8, 4, 5, -1), FOLDED, " (2, 4, 5, 6) would fit.", "share 6"),
         (lambda x: x.reshape(2, 5, 20), FOLDED.view(2, 5, 4, 6), " (2, 5, 24) would fit.", "share"),
+        (lambda x: x.view(8, 5, 4, 6), FOLDED, "(8, 5, 4, 6) asks for 960.", "share"),
+        (lambda x: x.view(2, 5, 7, 96), FUSED, "Heads that share 96 equally: 1, 2, 3, 4,", "would"),
         (lambda x: x.view(2, 5, 5, 3, 7), FUSED, "96 = 3 × 32. Heads that share 32", "share 96"),
         (lambda x: x.view(-1, 5, 3, 7, 5), FUSED, "Heads that share 32", "share 96"),
         (lambda x: x.view(10, 3, 7, -1), FUSED, "Heads that share 32", "share 96"),
@@ -75,7 +77,7 @@ def test_every_shape_that_a_hint_names_fits(sizes, wanted):
     x = torch.arange(torch.Size(sizes).numel()).view(sizes)
     said = trace_shapes(lambda x: x.reshape(wanted), x)
     hint = said.rows[-1].fits if said.rows else ""
-    for shape in re.findall(r"\([\d, ]+\)", hint.partition("asks for")[2].partition(".")[2]):
+    for shape in re.findall(r"\([\d, ]+\)", hint.partition(". ")[2]):
         x.reshape([int(n) for n in re.findall(r"\d+", shape)])
 
 

@@ -101,6 +101,8 @@ def _shared(sizes, wanted):
     known = [size for size in factors if size != -1]
     if not factors or not width or 0 in parts:
         return ""
+    if parts[-1] == width and any(size % prod(known) == 0 for size in sizes[:-1]):
+        return ""  # the width of one head, it may be: the heads are in that axis
     if -1 in factors:  # the heads are left open
         others = [prod(known)]
     elif width % prod(known) == 0:
@@ -121,7 +123,7 @@ def _parts_of_last(sizes, wanted):
     for others in (sizes[:-1], (prod(sizes[:-1]),)):  # as they are, or joined
         asked, parts = wanted[: len(others)], wanted[len(others) :]
         if len(parts) > 1 and all(a in (b, -1) for a, b in zip(asked, others, strict=True)):
-            return parts if parts[-1] != sizes[-1] else ()
+            return parts
     return ()
 
 
