@@ -1128,6 +1128,22 @@ def test_equal_sizes_have_both_names():
     assert 'batch and num_heads are 2: an axis of 2 reads "batch or num_heads".' in trace.notes
 
 
+@pytest.mark.parametrize(
+    ("names", "sizes", "axes"),
+    [
+        ({"batch": 4}, (4, 4, 12), ["batch or 4", "batch or 4", "12"]),
+        ({"num_heads": 4, "batch": 2}, (2, 5, 4, 4), ["batch", "5", *2 * ["num_heads or 4"]]),
+        ({"tokens": 5}, (2, 3, 5, 5), ["2", "3", "tokens", "tokens"]),  # scores
+        ({"tokens": 5}, (5, 3, 5), ["tokens or 5", "3", "tokens or 5"]),
+        ({"tokens": 5}, (5, 5, 5), 3 * ["tokens or 5"]),
+        ({"tokens": 4, "batch": 4}, (4, 3, 4), ["tokens or batch", "3", "tokens or batch"]),
+        ({"num_heads": 4, "batch": 4}, (4, 4, 4), 3 * ["num_heads or batch or 4"]),
+    ],
+)
+def test_a_name_is_one_axis_of_a_shape_or_may_be_its_size_alone(names, sizes, axes):
+    assert trace_shapes(nn.Identity(), torch.zeros(1), names=names).axes(sizes) == axes
+
+
 TEXT = """
 function: 3 operations
 #    operation        input       output    axes           result

@@ -12,6 +12,7 @@ from .capture import Capture, tensors_in
 from .fits import what_would_fit
 
 MOST_ARGUMENTS = 48  # characters of an operation's arguments; longer ones are cut
+PAIRED = "tokens"  # the name that may stand twice in a shape: scores and masks pair tokens
 UNTOLD = ("_stacklevel", "device", "layout", "memory_format", "generator", "out")
 
 
@@ -89,11 +90,16 @@ class ShapeTrace:
         """Return the names of the axes: (2, 5, 12) -> "batch, tokens, d_model".
 
         A size that has no name stays a number; one that has several reads "batch or num_heads".
+        A name is one axis of a shape: an axis of 4 beside a second reads "batch or 4". Only
+        tokens may be the last two, as in the scores.
         """
-        return [
-            " or ".join(name for name, known in self.names.items() if known == size) or str(size)
-            for size in sizes
-        ]
+        return [self._axis(size, tuple(sizes)) for size in sizes]
+
+    def _axis(self, size, sizes):
+        names = [name for name, known in self.names.items() if known == size]
+        squared = PAIRED in names and sizes[-2:] == (size, size)
+        told = sizes.count(size) <= len(names) + squared
+        return " or ".join(names if names and told else [*names, str(size)])
 
     @cached_property
     def dtype(self):
@@ -178,6 +184,7 @@ class _Known(NamedTuple):
 
     owned: dict  # parameters and buffers: identity -> name
     made: dict  # all others: identity -> "input" or the number of the row that made it
+    rows: dict  # the rows so far: number -> row
 
 
 def _known(paths, inputs):
@@ -187,7 +194,7 @@ def _known(paths, inputs):
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
                 owned.setdefault(id(tensor), around + name)
-    return _Known(owned, {id(tensor): "input" for tensor in inputs})
+    return _Known(owned, {id(tensor): "input" for tensor in inputs}, {})
 
 
 def _rows(calls, known, outer=""):
@@ -221,7 +228,9 @@ def _row(call, number, known):
     if call.error is not None:
         row.error = str(call.error).strip().partition("\n")[0]
         broken = any(part.error for part in inner)
-        row.fits = "" if broken else what_would_fit(row, call)
+        before = known.rows.get(sources[0]) if sources else None
+        row.fits = "" if broken else what_would_fit(row, call, before)
+    known.rows[number] = row
     return row
 
 
