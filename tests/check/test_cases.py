@@ -240,7 +240,7 @@ class ImageConvolved(Image):
 # --- layers whose result is lost --------------------------------------------------------------
 
 
-@wrong("unused-layer no-effect", "w_skip", open=True)
+@wrong("unused-layer no-effect", "w_skip")
 class BareParameterInside(nn.Module):
     def __init__(self, d_model, num_heads):
         super().__init__()
@@ -267,13 +267,13 @@ class Skip(nn.Module):
         return context + x @ self.w_v
 
 
-@wrong("unused-layer no-effect", "w_skip", open=True)
+@wrong("unused-layer no-effect", "w_skip")
 class BareParameterTwiceInside(BareParameterInside):
     def wrapped(self, d_model, num_heads):
         return BareParameterInside(d_model, num_heads)
 
 
-@wrong("unused-layer no-effect", "w_skip", open=True)
+@wrong("unused-layer no-effect", "w_skip")
 class BareParameterInAList(BareParameterInside):
     def wrapped(self, d_model, num_heads):
         return nn.Sequential(nn.LayerNorm(d_model), Skip(d_model, num_heads))
@@ -357,7 +357,7 @@ class ParametersCountedByHeads(nn.Module):
 # --- a flag, a mask or a cache that works alone, or not at all --------------------------------
 
 
-@wrong("future-visible mask-argument", "causal", open=True)
+@wrong("future-visible mask-argument", "causal")
 class FlagWithoutEffect(Fused):
     def mask(self, scores):
         scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
@@ -370,13 +370,13 @@ class FlagWithoutEffect(Fused):
         return self.merge(scores.softmax(-1) @ v)
 
 
-@wrong("future-visible mask-argument", "causal", open=True)
+@wrong("future-visible mask-argument", "causal")
 class FlagThatAddsZeros(FlagWithoutEffect):
     def mask(self, scores):
         return scores + torch.zeros(scores.shape[-2:]).triu(1)
 
 
-@wrong("future-visible mask-argument", "is_causal", open=True)
+@wrong("future-visible mask-argument", "is_causal")
 class FlagThatIsNeverRead(Fused):
     def forward(self, x, is_causal=False):
         return super().forward(x)
@@ -968,7 +968,7 @@ class PositionsAsAngles(PositionsNeeded):
         return (position_ids[..., None] * 0.9 ** torch.arange(x.shape[-1])).sin()
 
 
-@wrong("not-a-buffer not-registered", "register_buffer", unsaid="nn.Parameter", open=True)
+@wrong("not-a-buffer not-registered", "register_buffer", unsaid="nn.Parameter")
 class RotationsKeptPlain(nn.Module):
     """A constant table as a plain attribute, which would stay behind on another device."""
 

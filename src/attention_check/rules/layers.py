@@ -42,7 +42,9 @@ def unused_layer(s):
 
 
 def _owner(name):
-    return parent(name) or name
+    """The layer that a weight belongs to; a parameter that stands alone is its own."""
+    layer, _, last = name.rpartition(".")
+    return layer if layer and last in ("weight", "bias") else name
 
 
 def _unused(s, name):
@@ -199,11 +201,11 @@ def _as_weight(s, tensor):
 
 
 def _turns(tensor):
-    """Whether a square matrix only turns what it multiplies, as no weight does at random."""
-    square = tensor.dim() == 2 and tensor.shape[0] == tensor.shape[1]
-    return square and torch.allclose(
-        tensor @ tensor.mT, torch.eye(len(tensor)).to(tensor), atol=1e-4
-    )
+    """Whether square matrices only turn what they multiply, as no weight does at random."""
+    if tensor.shape[-2] != tensor.shape[-1]:
+        return False
+    product = tensor @ tensor.mT
+    return torch.allclose(product, torch.eye(len(product[-1])).to(product), atol=1e-4)
 
 
 def _foreign(s, owned):

@@ -210,6 +210,20 @@ def _pairs_with(s, name):
         return None
 
 
+@fact
+def idle_flag(s):
+    """The argument of forward that asks for a causal mask and changes nothing, or ""."""
+    for name in ("causal", "is_causal"):
+        asked = _arguments(s.original).get(name)
+        if asked is None or asked.default is not False or s.random or s.fresh:
+            continue
+        module, off = s.unused(), []
+        module.forward = _turned_on(module.forward, name, off)
+        if not s.differs(s.look(s.x, module=module), s.base)[1].any() and off:
+            return name
+    return ""
+
+
 def _turned_on(forward, name, off):
     """forward with an argument set to True where it is False; off gets its name then."""
 

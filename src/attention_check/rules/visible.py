@@ -11,7 +11,7 @@ from ..trust import absent, disturbed, off_axis, square
 from ..words import listed
 from .registry import rule
 from .roles import context_confused
-from .sight import filled, future, hides_future, mask_in_sight, switch_off, thrown_away
+from .sight import filled, future, hides_future, idle_flag, mask_in_sight, switch_off, thrown_away
 
 _NO_MASK_TO_JUDGE = {"heads-attend-heads", "softmax-twice", "attention-unused"}
 
@@ -258,6 +258,10 @@ def _two_way(s):
         return Unjudged("some future pairs are seen, and no causal mask is in sight")
     if s.way.masks:
         return None
+    if name := idle_flag(s):
+        said = f"forward(x, {name}=True) gives what {name}=False gives: every token sees every"
+        said = f"{said} other. Apply the mask to the scores where {name}, and keep the result."
+        return _told(said, visible_pairs(s))
     said = "Every token sees every other, and no causal mask is in sight: two-way."
     return Note(said, code="two-way")
 
