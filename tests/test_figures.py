@@ -20,7 +20,7 @@ ROWS, COLUMNS = ["the", "dog"], ["the", "dog", "ran"]
 
 
 def test_bars_draw_each_panel_on_one_scale():
-    panels = {f"panel {n}": torch.rand(3) * n for n in range(1, 6)}
+    panels = {f"panel {n}": 0.1 + n * torch.rand(3) for n in range(1, 6)}
     picture = bars(panels, ["a", "b", "c"], "weight", "Five panels", columns=2)
     axes = picture.figure.axes
     assert [ax.get_title() for ax in axes] == list(panels)  # the sixth place is empty
@@ -30,6 +30,11 @@ def test_bars_draw_each_panel_on_one_scale():
         assert [text.get_text() for text in ax.texts] == [f"{v:.2f}" for v in values.tolist()]
     assert "Five panels" in repr(picture)
     assert "panel 5" in repr(picture)
+
+
+def test_a_bar_that_rounds_to_0_has_no_number():
+    (ax,) = bars({"a": [0.004, 0.25, 0.0]}, ["a", "b", "c"], "weight", "One panel").figure.axes
+    assert [text.get_text() for text in ax.texts] == ["", "0.25", ""]
 
 
 def test_logarithmic_axes_have_plain_numbers():

@@ -53,6 +53,8 @@ NOTEBOOK_1 = {
         ("scores.softmax(dim=-1)", "scores / scores.sum(-1, keepdim=True)", "exp is missing"),
         ("scores.softmax(dim=-1)", "scores", "softmax is missing"),
         (" @ values", "", "shape is (6, 8), but (6, 7) is wanted"),
+        (" @ values", "", "the values have not been met yet"),
+        ("return scores.softmax(dim=-1) @ values", "return values, scores", "the context alone"),
         (
             "scores.softmax(dim=-1)",
             "(scores.exp() / scores.exp().sum())",
@@ -118,6 +120,8 @@ NOTEBOOK_2 = {
         ("queries @ keys.mT", "queries @ values.mT", "wrong-pair"),
         ("queries @ keys.mT", "keys @ queries.mT", "Queries and keys have changed places"),
         ("scores.softmax(dim=-1) @ values", "scores.softmax(dim=-1)", "but (2, 5, 3) is wanted"),
+        ("scores.softmax(dim=-1) @ values", "scores.softmax(dim=-1)", "have not been met yet"),
+        ("scores.softmax(dim=-1) @ values", "values, scores", "Return the context alone"),
         ("return ", "", "returns nothing"),
     ],
     "silent_fault": [
@@ -182,7 +186,8 @@ NOTEBOOK_3 = {
         ("torch.cat(contexts, dim=-1)", "torch.cat(contexts)", "It stops in line 3"),
         ("torch.cat(contexts, dim=-1)", "torch.cat(contexts)", "Side by side is dim=-1"),
         ("torch.cat(contexts, dim=-1)", "torch.cat(contexts, dim=1)", "Side by side is dim=-1"),
-        ("torch.cat(contexts, dim=-1)", "sum(contexts)", "Side by side is dim=-1"),
+        ("torch.cat(contexts, dim=-1)", "sum(contexts)", "side by side after the loop"),
+        ("in heads]", "in heads[:2]]", "2 heads are joined, and `heads` has 3 triples"),
         ("torch.cat(contexts, dim=-1)", "torch.stack(contexts)", "Side by side is dim=-1"),
         (
             "torch.cat(contexts, dim=-1)",
@@ -215,7 +220,7 @@ NOTEBOOK_3 = {
             None,
             "def all_heads(x, heads, W_out):\n    for matrices in heads:\n"
             "        return one_head(x, *matrices) @ W_out",
-            "W_out meets all heads of a token, after the loop",
+            "What meets W_out is as wide as one head: collect",
         ),
         (None, ONE_INTO_THE_NEXT, "neither a part of it nor what another head returned"),
         (None, OWN_HEADS.format(width="W_K.shape[-1]", causal=False), "The future is visible"),

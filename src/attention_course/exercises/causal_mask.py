@@ -122,7 +122,9 @@ def _head_hint(mistake, tokens):
         return " A batch stands in front: `keys.mT` exchanges the last two axes only."
     if "must match the size" in mistake and f"({tokens})" in mistake:
         return f" x has {tokens} tokens in this call: make the mask for x.shape[1] of them."
-    return ""
+    if f", {tokens}, {tokens})" in mistake:
+        return " One number for each query and key: the values have not been met yet."
+    return " Return the context alone." if "this is a tuple" in mistake else ""
 
 
 def numbers_or_nan(result, shape, meaning):

@@ -1,5 +1,7 @@
 """Notebook 3: heads in a loop, a prediction for R²; Further: what one head adds."""
 
+import re
+
 import torch
 
 from ..attention import attention, causal_mask
@@ -42,8 +44,19 @@ def _mixing_hint(mistake, x, heads):
             " A W_Q meets a token that is too narrow: every head reads the whole token, all "
             f"{d_model} numbers of x, neither a part of it nor what another head returned."
         )
-    if any(f"({n}x{head_dim} and" in mistake for n in (rows, rows * len(heads), tokens)):
+    if f"({rows}x{head_dim} and" in mistake:
+        return (
+            " What meets W_out is as wide as one head: collect what the heads return in the loop, "
+            "and join it side by side after the loop."
+        )
+    if any(f"({n}x{head_dim} and" in mistake for n in (rows * len(heads), tokens)):
         return " W_out meets all heads of a token, after the loop. Side by side is dim=-1."
+    found = re.search(rf"\({rows}x(\d+) and", mistake)
+    if found and int(found[1]) % head_dim == 0:
+        return (
+            f" {int(found[1]) // head_dim} heads are joined, and `heads` has {len(heads)} triples "
+            "in this call: go through all of them."
+        )
     return ""
 
 

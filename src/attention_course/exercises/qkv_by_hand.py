@@ -57,6 +57,8 @@ def check_attend_all(answer):
             ),
             "(6x5 and 8x5)": " The keys lie the wrong way round: `keys.mT` is (5, 8).",
             "(8x6 and 8x7)": " Rows must belong to queries, columns to keys: queries @ keys.mT.",
+            "is (6, 8)": " One number for each query and key: the values have not been met yet.",
+            "this is a tuple": " Return the context alone.",
         }
         hint = next((hint for part, hint in hints.items() if part in str(mistake)), "")
         raise Wrong(f"{mistake}{hint}") from None

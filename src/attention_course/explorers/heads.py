@@ -163,7 +163,7 @@ def _project(sheet, unit, d_model, num_heads, width, chosen, followed):
         sheet.text(256, top + 16 + 15 * i, text, 11.5, "center")
     sheet.line([(222, top + 64), (290, top + 64)], INK)
     sheet.line([(284, top + 60), (290, top + 64), (284, top + 68)], INK)
-    for i, text in enumerate(("keys, values", "made alike")):
+    for i, text in enumerate(("keys, values:", "the same way")):
         sheet.text(256, top + 84 + 14 * i, text, 11, "center", FAINT)
 
 

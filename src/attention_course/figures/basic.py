@@ -162,7 +162,7 @@ def bars(panels, names, ylabel, title, columns=3, decimals=2):
     """Draw small bar charts {heading: values} side by side, all on one scale from 0 up.
 
     names: the name under each bar, the same in every panel. columns: panels in one row. The
-    number stands above each bar.
+    number stands above each bar, unless it rounds to 0.
     """
     rows = -(-len(panels) // columns)
     size = (columns * (0.9 + 0.42 * len(names)), 0.8 + 1.9 * rows)
@@ -171,8 +171,10 @@ def bars(panels, names, ylabel, title, columns=3, decimals=2):
     axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
     axes = iter(axes.flat)
     for (heading, values), ax in zip(panels.items(), axes, strict=False):
-        drawn = ax.bar(list(names), _numbers(values), color="#4c78a8")
-        ax.bar_label(drawn, fmt=f"{{:.{decimals}f}}", fontsize=8, padding=2)
+        numbers = _numbers(values)
+        drawn = ax.bar(list(names), numbers, color="#4c78a8")
+        labels = [f"{n:.{decimals}f}" if round(n, decimals) else "" for n in numbers]
+        ax.bar_label(drawn, labels, fontsize=8, padding=2)
         ax.set_title(heading, fontsize=10)
         ax.spines[["top", "right"]].set_visible(False)
         ax.margins(y=0.15)

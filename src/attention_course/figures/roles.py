@@ -30,7 +30,7 @@ def role_task(weights=None, title="One example of the task"):
         "numbers": Grid(x, 0, numbers.tolist(), "numbers", tint=[t * 8 for t in tint], **wide),
     }
     arrows = [Arrow("weight", "numbers", "×", "word")]
-    told = "The noun is token 5, the verb token 1; it must report the numbers of both."
+    told = "The noun is token 5, the verb token 1; “it” must report the numbers of both."
     if weights is not None:
         grids["weight"] = replace(grids["weight"], tint=shades(by_token))
         heads = [f"head {h}" for h in range(count)]
@@ -45,6 +45,6 @@ def role_task(weights=None, title="One example of the task"):
         [[KEY] * 8, [QUERY] * 8],
     )
     grids["asked"] = Grid(
-        x, low, asked, "what it must report", "", rows=names[:2], tint=faces, **wide
+        x, low, asked, "what “it” must report", "", rows=names[:2], tint=faces, **wide
     )
     return flow(grids, arrows, title, told)
