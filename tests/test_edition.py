@@ -53,13 +53,12 @@ def test_alone_in_an_empty_folder_it_gives_the_stored_outputs(edition, tmp_path,
     ).execute()
 
     assert str(books.ROOT / "src") not in where.outputs[0].text
-    stored = {
-        cell.id: cell for cell in books.read(books.ROOT / "notebooks" / f"{name}.ipynb").cells
-    }
+    course = books.read(books.ROOT / "notebooks" / f"{name}.ipynb")
+    stored = {cell.id: cell for cell in course.cells}
     compared = 0
     for cell in books.code_cells(book):
         if cell.id in stored and books.is_compared(cell):
             assert books.texts(cell) == books.texts(stored[cell.id]), cell.source
             assert books.has_picture(cell) == books.has_picture(stored[cell.id]), cell.source
             compared += 1
-    assert compared > 10
+    assert compared == sum(map(books.is_compared, books.code_cells(course))) > 0
