@@ -6,7 +6,7 @@ from itertools import groupby
 
 import torch
 
-from .facts import fact
+from .facts import fact, gradients
 from .graph import outputs
 from .guard import copy_module, reachable
 from .search.prepare import weights_of
@@ -186,11 +186,8 @@ def all_slopes(s, x, module):
     whole += [t for t in found if not t.is_leaf and t.shape[-2:] != square]
     if not whole:
         return {}
-    whole = torch.cat([tensor.flatten() for tensor in whole])
-    mix = torch.linspace(1, 2, len(whole), device=whole.device, dtype=whole.dtype)
     weights = {n: w for n, w in weights_of(module).items() if n in s.weights and w.requires_grad}
-    found = torch.autograd.grad(whole @ mix, list(weights.values()), allow_unused=True)
-    return dict(zip(weights, found, strict=True))
+    return gradients(whole, weights)
 
 
 # --- modules without effect -----------------------------------------------------------------
