@@ -9,7 +9,9 @@ import stacks
 playwright = pytest.importorskip("playwright.sync_api")
 
 
-@pytest.fixture(scope="session")
+# One for a file, not for all tests: as long as it stands, its event loop runs in this thread, and
+# explorers that find a running loop draw later.
+@pytest.fixture(scope="module")
 def browser():
     if stacks.CHROMIUM is None:
         reason = "no Chromium found, so nothing was tried in a browser (package chromium)"
@@ -24,7 +26,7 @@ def browser():
         launched.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(browser, tmp_path_factory):
     started = stacks.Server(tmp_path_factory.mktemp("course"))
     yield started
