@@ -125,7 +125,7 @@ def dead(s):
             return {}
     parts = {n: part for n, part in parts.items() if part and not _by_mask(s, projections(s)[n])}
     places = {name: places_of(s.weights[name], part) for name, part in parts.items()}
-    places = {name: rows for name, rows in places.items() if not s.acts(s.weights[name], rows)}
+    places = {name: rows for name, rows in places.items() if not s.has_effect(name, rows)}
     return {} if _switched_off(s, places) else {name: parts[name] for name in places}
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 from .facts import Facts
 from .guard import Clock, TimeUp, untouched
 from .report import Report
-from .rules import RULES, Verdict, judge
+from .rules import RULES, Verdict, judge, judge_way
 from .rules.calls import attention_in_sight, never_ran, refuse_grids
 from .search.find import Subject, find_subject, two_widths
 from .search.function import of_function
 from .search.make import build, of_heads
-from .settle import settled
+from .settle import settled_ways
 
 SECONDS = 10
 
@@ -59,10 +59,12 @@ def check_attention(module_or_factory, num_heads=None, causal=None, d_model=None
 def _judge(found, verdict, beside):
     """Ask the rules, and add to `beside` what is to be said beside their answers."""
     if isinstance(found, Subject):
-        s = Facts(settled(found))
+        s, *others = map(Facts, settled_ways(found))
         refuse_grids(s)
         beside.append(attention_in_sight(s))
         alone = not judge(s, verdict)
+        for way in () if alone else others:
+            judge_way(way, verdict)
     else:
         verdict.findings.append(never_ran(found))
         alone = True

@@ -125,6 +125,16 @@ class Facts(Runs):
             return none, error
         return none | found, None
 
+    @cached_property
+    def elsewhere(self):
+        """The Facts of each other way to call the module."""
+        return [Facts(other) for other in self.others]
+
+    def has_effect(self, name, rows=None):
+        """As `acts`, of the weight of that name, in this way to call the module or another."""
+        ways = (self, *self.elsewhere)
+        return any(s.acts(s.weights[name], rows) for s in ways if name in s.weights)
+
     def acts(self, weight, rows=None):
         """Whether drawing a weight anew, or those of its rows that are True, moves the output."""
         generator = torch.Generator().manual_seed(7)

@@ -31,7 +31,11 @@ class Note(Finding):
 
 @dataclass(frozen=True)
 class Unjudged:
-    """Why a rule cannot tell: the words after "because"; of: an argument, where it is but one."""
+    """Why a rule cannot tell: the words after "because".
+
+    of: an argument, where it is but one. without: the context that was not given, if it was that.
+    """
 
     reason: str
     of: str = ""
+    without: str = ""

@@ -7,9 +7,27 @@ from .facts import Facts
 from .guard import copy_module
 from .runs import set_dropout
 from .search.masks import constant_masks
+from .search.others import other_ways
 from .stages import cores, drops
 
 MOST_SETTLED = 60  # ways to write the masks that each call needs
+
+
+def settled_ways(subject):
+    """[a Subject for each way to call it, the usual first], each of which knows the others.
+
+    A flag that changes nothing is no way of its own.
+    """
+    usual, *others = map(settled, (subject, *other_ways(subject)))
+    s = Facts(usual)
+    acting = [one for one in others if not one.way.flags or _differs(s, one)]
+    every = [usual, *acting]
+    return [replace(one, others=tuple(o for o in every if o is not one)) for one in every]
+
+
+def _differs(s, other):
+    output = Facts(other).base
+    return output.shape != s.base.shape or bool(s.differs(output, s.base)[1].any())
 
 
 def settled(subject):

@@ -200,8 +200,17 @@ def disturbed(s):
 
 
 def absent(s):
-    """The name of an optional context that forward is called without, or ""."""
-    return s.way.optional[0] if s.way.optional else ""
+    """The Unjudged where forward is called without an optional context; or None."""
+    if not s.way.optional:
+        return None
+    name = s.way.optional[0]
+    return Unjudged(f"forward was called without {name}", without=name)
+
+
+def never_given(s):
+    """The same where no other way gives it."""
+    given = [name for other in s.others for name in other.way.names]
+    return absent(s) if absent(s) and absent(s).without not in given else None
 
 
 # --- whose numbers are these ----------------------------------------------------------------

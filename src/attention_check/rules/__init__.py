@@ -2,6 +2,6 @@
 
 # isort: off
 from . import calls, modes, layout, weights, roles, effect, visible, masks, scale, layers, relations  # noqa: F401
-from .registry import RULES, Verdict, judge
+from .registry import RULES, Verdict, judge, judge_way
 
-__all__ = ["RULES", "Verdict", "judge"]
+__all__ = ["RULES", "Verdict", "judge", "judge_way"]

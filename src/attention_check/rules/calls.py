@@ -95,7 +95,7 @@ def _refusal(what, error, code=""):
     return Note(f"forward refuses {what}: {told(error)}", code=code)
 
 
-@rule("crash")
+@rule("crash", whole=True)
 def crash(s):
     """forward fails, or its backward pass does, on an input of the right shape.
 
@@ -123,7 +123,7 @@ def crash(s):
     )
 
 
-@rule("global-state")
+@rule("global-state", whole=True)
 def global_state(s):
     """forward changes a setting, or the random state, of the whole program.
 
@@ -148,7 +148,7 @@ def global_state(s):
     return Finding(said) if torch.equal(*states) else None
 
 
-@rule("length", alone=lambda s: s.sizes.tokens > 16)  # the rest would take too long
+@rule("length", alone=lambda s: s.sizes.tokens > 16, whole=True)  # the rest would take too long
 def length(s):
     """Some numbers of tokens fail.
 
@@ -220,7 +220,7 @@ def _sign(value):
     return getattr(value, "shape", value if isinstance(value, int | float | str) else type(value))
 
 
-@rule("width", alone=lambda s: True)
+@rule("width", alone=lambda s: True, whole=True)
 def width(s):
     """The heads are merged to the width of the input, where the layers have another.
 

@@ -14,7 +14,7 @@ from .registry import rule
 from .roles import told_idle
 
 
-@rule("attention-unused")
+@rule("attention-unused", whole=True)
 def attention_unused(s):
     """Queries, keys and values are computed, and none of them has an effect on the output.
 
@@ -26,7 +26,7 @@ def attention_unused(s):
     lost = [
         layer_of(name)
         for name, weight in s.weights.items()
-        if acting.is_matrix(weight) and acting.result_lost(s, name) and not s.acts(weight)
+        if acting.is_matrix(weight) and acting.result_lost(s, name) and not s.has_effect(name)
     ]
     where = " Make what is returned of the context."
     where = f" What {lost[-1]} gives is thrown away: return it." if lost else where
@@ -37,7 +37,7 @@ def attention_unused(s):
     )
 
 
-@rule("heads-alike")
+@rule("heads-alike", whole=True)
 def heads_alike(s):
     """Heads joined side by side hold the same numbers: one head stands several times.
 
@@ -75,7 +75,7 @@ def _equal(first, second):
     return first.numel() == second.numel() and torch.equal(first.flatten(), second.flatten())
 
 
-@rule("no-effect", unless={"heads-alike", "attention-unused", "softmax-axis"})
+@rule("no-effect", unless={"heads-alike", "attention-unused", "softmax-axis"}, whole=True)
 def no_effect(s):
     """Heads, or columns of a projection, are computed and have no effect on the output.
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from ..facts import fact
 from ..findings import Finding, Unjudged
 from ..guard import reachable
 from ..search.sizes import is_mask
-from ..trust import absent
+from ..trust import never_given
 from ..words import listed
 from .effect import alike, largest
 from .registry import rule
@@ -21,7 +22,7 @@ from .roles import told_idle
 # --- layers that forward does not use -------------------------------------------------------
 
 
-@rule("unused-layer")
+@rule("unused-layer", whole=True)
 def unused_layer(s):
     """forward never reaches a layer, or throws its result away.
 
@@ -32,8 +33,8 @@ def unused_layer(s):
         return None
     owners = {_owner(name) for name in s.weights}  # a module stands for all its layers
     unused = largest(unused, lambda o: all(i in unused for i in owners if within(i, o)))
-    if name := absent(s):
-        return Unjudged(f"forward was called without {name}", of=listed(unused))
+    if without := never_given(s):
+        return replace(without, of=listed(unused))
     verb, it = ("is", "it") if len(unused) == 1 else ("are", "them")
     return Finding(
         f"{listed(unused)} {verb} never called, or the result is thrown away: the output does "
@@ -49,7 +50,7 @@ def _owner(name):
 
 def _unused(s, name):
     """Whether a weight's layer has no effect, and that is told by no other rule."""
-    weight, owner, used = s.weights[name], _owner(name), s.graph.used(s.weights[name])
+    owner, used = _owner(name), s.graph.used(s.weights[name])
     if s.random == "layer" and name not in dict(s.original.named_parameters()):
         return False  # forward made the layer
     if used and (
@@ -62,7 +63,7 @@ def _unused(s, name):
         return False  # or is a head in whose place another stands
     if any(within(reached, owner) for reached in _reached(s)) or _chosen_by_input(s, name):
         return False
-    return not s.acts(weight)
+    return not any(s.has_effect(other) for other in s.weights if _owner(other) == owner)
 
 
 def _unreached(s, name):
@@ -143,7 +144,7 @@ def _acts_both_ways(s, weight, places):
 # --- weights and masks that are not the module's --------------------------------------------
 
 
-@rule("not-registered")
+@rule("not-registered", whole=True)
 def not_registered(s):
     """forward uses weights that parameters() does not give.
 
@@ -215,7 +216,7 @@ def _foreign(s, owned):
     return [name for key, name in first.items() if key in second]
 
 
-@rule("not-a-buffer")
+@rule("not-a-buffer", whole=True)
 def not_a_buffer(s):
     """A mask, or another constant table, is a plain attribute that forward uses, or a parameter.
 

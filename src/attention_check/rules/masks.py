@@ -1,6 +1,7 @@
 """A mask given as an argument: what it does where it does not hide, and beside hiding."""
 
 import re
+from dataclasses import replace
 
 import torch
 
@@ -27,7 +28,8 @@ def mask_argument(s):
     """
     answers = []
     if names := s.way.passed_over:
-        answers.append(Unjudged("the check gives no mask for a context alone", of=listed(names)))
+        why = "the check gives no mask for a context alone"
+        answers.append(Unjudged(why, listed(names), *s.way.optional[:1]))
     for trial in sorted(trials(s), key=lambda trial: not trial.accepted):
         answers += _accepted(s, trial) if trial.accepted else [_failing(s, trial)]
         if any(type(answer) is Finding for answer in answers):
@@ -35,7 +37,7 @@ def mask_argument(s):
     return answers
 
 
-@rule("hidden-row")
+@rule("hidden-row", whole=True)
 def hidden_row(s):
     """A row whose keys are all hidden gives NaN.
 
@@ -221,6 +223,9 @@ _SIDE = re.compile(r"(tgt|trg|target)|src|source")
 
 def _failing(s, trial):
     """The answer on a mask argument with which nothing hides."""
+    of_context = re.search(f"{ENCODER}|mem", trial.name.lower())
+    if trial.attempts and (trial.acted or of_context) and absent(s):
+        return replace(absent(s), of=trial.name)
     if why := _not_to_be_judged(s, trial):
         return Unjudged(why, of=trial.name)
     if not trial.acted:
@@ -252,13 +257,10 @@ def _not_to_be_judged(s, trial):
     """Why a mask that does not hide may be right all the same, in words; or ""."""
     causes = {"split-by-view": split_cut, "merge-by-view": merge_cut, "softmax-axis": off_axis}
     spoilt = [code for code, found in causes.items() if trial.acted and found(s)]
-    of_context = re.search(f"{ENCODER}|mem", trial.name.lower())
     if not trial.attempts:
         return "forward takes no mask of a shape and kind that the check knows"
     if spoilt:
         return f"of {listed(spoilt)}"
-    if (trial.acted or of_context) and absent(s):
-        return f"forward was called without {absent(s)}"
     if trial.acted and _in_an_encoder(s, trial):
         return "it hides pairs in an encoder, and the output shows only what the decoder sees of it"
     return ""

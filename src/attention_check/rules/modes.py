@@ -1,16 +1,17 @@
 """The same question twice, and the two modes: random numbers, dropout, what is kept."""
 
 from ..acting import lifeless
+from ..facts import fact
 from ..findings import Finding, Note, Unjudged
 from ..graph import outputs
 from ..runs import dropouts, set_dropout
 from ..stages import kernel_drops
-from ..trust import absent
+from ..trust import never_given
 from ..words import listed
 from .registry import rule
 
 
-@rule("cache")
+@rule("cache", whole=True)
 def cache(s):
     """A note: something is kept between calls.
 
@@ -57,7 +58,7 @@ def dropout_in_eval(s):
     return Finding(said) if s.drops else None
 
 
-@rule("dropout-unused", unless={"crash", "dropout-in-eval"})
+@rule("dropout-unused", unless={"crash", "dropout-in-eval"}, whole=True)
 def dropout_unused(s):
     """A dropout layer is made and never used.
 
@@ -65,21 +66,14 @@ def dropout_unused(s):
     """
     if s.training_error is not None:
         return Unjudged("forward refuses training mode")
-    loud = s.loud
-    unused, still = [], loud.look(loud.x, module=loud.training)
-    for number, (path, _) in enumerate(dropouts(s.pristine)):
-        module = set_dropout(loud.unused(), 0.0).train()
-        layer = dropouts(module)[number][1].train()  # which may stand in a plain list
-        layer.p = 0.5
-        if not loud.differs(loud.look(loud.x, module=module), still)[1].any():
-            unused.append(path)
+    unused = [path for path in _idle(s) if all(path in _idle(way) for way in s.elsewhere)]
     unused = [path for path in unused if not lifeless(s, path)]  # its head is the fault
     if not unused:
         return None
-    if name := absent(s):
-        return Unjudged(f"forward was called without {name}")
-    module = set_dropout(loud.unused(), 0.5).train()
-    kernels = sum(map(kernel_drops, loud.capture(s.x, module=module).calls))
+    if without := never_given(s):
+        return without
+    module = set_dropout(s.loud.unused(), 0.5).train()
+    kernels = sum(map(kernel_drops, s.loud.capture(s.x, module=module).calls))
     one = len(unused) == 1
     these = f"The dropout {'layer' if one else 'layers'} {listed(unused)}"
     if len(unused) <= kernels:
@@ -91,3 +85,17 @@ def dropout_unused(s):
         f"{these} never {'drops' if one else 'drop'} anything: at p = 0.5 in training mode the "
         f"output is the same as at p = 0. Apply it to the weights: weights = self.dropout(weights)."
     )
+
+
+@fact
+def _idle(s):
+    """The paths of the dropout layers that change nothing where they alone drop."""
+    loud = s.loud
+    unused, still = [], loud.look(loud.x, module=loud.training)
+    for number, (path, _) in enumerate(dropouts(s.pristine)):
+        module = set_dropout(loud.unused(), 0.0).train()
+        layer = dropouts(module)[number][1].train()  # which may stand in a plain list
+        layer.p = 0.5
+        if not loud.differs(loud.look(loud.x, module=module), still)[1].any():
+            unused.append(path)
+    return unused

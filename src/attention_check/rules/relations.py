@@ -22,7 +22,7 @@ LONGEST = 70  # tokens that a module is tried with, to pass any window or chunk 
 DRAWS = 2  # runs in training mode, each with another dropout: of many scores half are dropped
 
 
-@rule("beginning-changes", unless={"length"})
+@rule("beginning-changes", unless={"length"}, whole=True)
 def beginning_changes(s):
     """The beginning of a longer sentence gets other rows than the same tokens alone.
 
@@ -126,7 +126,7 @@ def _other_weights(core, trained):
     return first.shape == second.shape and not torch.allclose(first, second, atol=1e-4)
 
 
-@rule("dropout-lost", unless={"crash", "dropout-in-eval", "dropout-unused"})
+@rule("dropout-lost", unless={"crash", "dropout-in-eval", "dropout-unused"}, whole=True)
 def dropout_lost(s):
     """After a call in evaluation mode, training mode never drops again.
 
@@ -225,7 +225,7 @@ def _drops_scores(s, core):
     )
 
 
-@rule("own-dtype", unless={"crash", "nan", "not-registered", "not-a-buffer"})
+@rule("own-dtype", unless={"crash", "nan", "not-registered", "not-a-buffer"}, whole=True)
 def own_dtype(s):
     """It fails, or gives NaN, in the precision that it was given in.
 
@@ -311,7 +311,7 @@ def _takes(s, tokens):
     return True
 
 
-@rule("other-heads", unless={"no-effect", "length", "crash"})
+@rule("other-heads", unless={"no-effect", "length", "crash"}, whole=True)
 def other_heads(s):
     """Another number of heads fails.
 

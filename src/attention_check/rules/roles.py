@@ -119,7 +119,7 @@ def idle(s):
             continue
         letter, part, label = silent
         placed = _holds_place(s, letter, weight) if part is WHOLE else s.cores and not _instead(s)
-        if not placed and not s.acts(weight, places_of(weight, part)):
+        if not placed and not s.has_effect(name, places_of(weight, part)):
             found.append((letter, label))
     return found
 

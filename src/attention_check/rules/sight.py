@@ -1,13 +1,13 @@
 """Signs of what is meant: a causal mask that stands somewhere, and a switch that is off."""
 
 import inspect
-import re
 
 import torch
 
 from ..facts import fact
 from ..graph import FILLS, TRIANGLES, outputs
 from ..guard import copy_module, reachable
+from ..search.names import SWITCH
 from ..search.sizes import is_mask
 from ..stages import fused_mask
 from ..trust import square
@@ -26,7 +26,6 @@ def _flagged(s, value):
 
 
 _FLAGS = ("causal", "is_causal", "masked", "use_mask", "use_causal_mask", "mask", "autoregressive")
-_SWITCH = re.compile(r"mask|caus|autoregress|decod|unidirect", re.IGNORECASE)
 
 
 def _masks(s):
@@ -184,7 +183,7 @@ def _switches(module):
         if not type(part).__module__.startswith("torch."):
             names |= dict.fromkeys(name for name, value in vars(part).items() if value is False)
             names |= dict.fromkeys(_arguments(part))
-    return sorted((n for n in names if _SWITCH.search(n)), key=lambda name: name not in _FLAGS)
+    return sorted((n for n in names if SWITCH.search(n)), key=lambda name: name not in _FLAGS)
 
 
 def _arguments(part):

@@ -245,7 +245,7 @@ def _in_part(s):
         return None
     if s.several and context_confused(s, "kv"):
         return Unjudged("x and the context do not stand in their places")
-    return Unjudged(f"forward was called without {absent(s)}") if absent(s) else None
+    return absent(s)
 
 
 def _two_way(s):

@@ -29,6 +29,7 @@ class Subject:
     factory: makes the module with another number of heads, or None.
     fresh: each call needs an uncalled copy, as it keeps something. quiet: no dropout ever drops.
     random: why two calls differ, "dropout" or "layer"; drops: whether dropout does so too.
+    given: what is called otherwise than usual, in words. others: the Subjects of all other ways.
     """
 
     original: nn.Module
@@ -46,6 +47,8 @@ class Subject:
     quiet: bool = False
     random: str = ""
     drops: bool = False
+    given: str = ""
+    others: tuple = ()
 
     @property
     def device(self):

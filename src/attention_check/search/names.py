@@ -23,8 +23,11 @@ KEYS = re.compile(r"^(k|v|key|keys|value|values|kv|key_value|x_k|x_v|k_in|v_in)$
 QUERIES = re.compile(r"^(q|query|queries|x_q|q_in)$")
 ROLE = re.compile(r"(?:x_)?(q|k|v)(?:uery|ueries|eys?|alues?)?(?:_in)?")
 ENCODER = r"context|ctx|enc(?:oder|oded)?(?:_\w+)?"
-CONTEXT = re.compile(ENCODER + r"|memory|mem|src|source|(?:x_)?(?:kv|key_value)|x_?2")
-OPTIONAL = re.compile(CONTEXT.pattern + r"|xa|key_value_states|cond(?:itioning)?")
+CONTEXT = re.compile(
+    ENCODER + r"|memory|mem|src|source|(?:x_)?(?:kv|key_value)(?:_states)?|x_?2|xa"
+)
+OPTIONAL = re.compile(CONTEXT.pattern + r"|cond(?:itioning)?")
+SWITCH = re.compile(r"mask|caus|autoregress|decod|unidirect", re.IGNORECASE)
 ZEROS = re.compile(r"^(start_pos|offset|start|pos|position|step|layer_idx|past_length)$")
 NOT_TOKENS = re.compile(
     r"freq|rope|rotary|cos|sin|len|cache|past|state_|bias|ind|idx|time|adj|edge|coord|emb$"

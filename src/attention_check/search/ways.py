@@ -41,6 +41,7 @@ class Way:
     layout: str = "batch"  # or "tokens first", or "one sentence", (tokens, d_model)
     others: tuple = ()  # (number, tensor), …: those of `names` that get another tensor
     narrow: tuple = ()  # (number, width): the one of them that has a width of its own
+    flags: tuple = ()  # (name, value), …: those that get another value than by default
 
     def __call__(self, module, x, masks=None):
         """Return the output (batch, tokens, width) for x (batch, tokens, d_model)."""
@@ -57,6 +58,7 @@ class Way:
         keywords |= {name: torch.arange(x.shape[1], device=x.device) for name in self.places}
         keywords |= {name: _no_turn(module, x) for name in self.turns}
         keywords |= {name: None for name in self.required}
+        keywords |= dict(self.flags)
         keywords |= masks or {}
         output = _context(module(*inputs[: self.inputs], **keywords), given.shape[:-1])
         if self.layout == "one sentence":
@@ -98,15 +100,18 @@ def context_number(names):
 
 
 def ways_of_two_widths(module, d_model):
-    """The ways to call forward(x, context) with a context that is as wide as another layer takes.
+    """The ways to call forward(x, context) with a context as wide as another layer takes."""
+    return [narrow for way in ways(module) for narrow in of_two_widths(way, module, d_model)]
+
+
+def of_two_widths(way, module, d_model):
+    """The same way with a context of each other width that a layer takes.
 
     A width that is a part or a multiple of d_model is more likely a mistake than meant.
     """
-    for way in ways(module):
-        at = context_number(way.names) if len(way.names) == 2 else None
-        for width in widths(module, None) if at is not None else ():
-            if d_model % width and width % d_model:
-                yield replace(way, narrow=(at, width))
+    at = context_number(way.names) if len(way.names) == 2 else None
+    others = widths(module, None) if at is not None else ()
+    return [replace(way, narrow=(at, n)) for n in others if d_model % n and n % d_model]
 
 
 def _no_turn(module, x):
