@@ -276,6 +276,35 @@ class Attention(nn.Module):
 )
 
 
+cached = Text(
+    "cached",
+    """
+class Attention(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.in_proj = nn.Linear(d_model, 3 * d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
+        self.places = nn.Parameter(torch.randn(16, d_model))
+
+    def forward(self, x, cache=None):
+        b, t, d = x.shape
+        past = 0 if cache is None else cache[0].shape[2]
+        x = x + self.places[past : past + t]
+        q, k, v = self.in_proj(x).view(b, t, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        if cache is not None:
+            k = torch.cat([cache[0], k], dim=2)
+            v = torch.cat([cache[1], v], dim=2)
+        present = k, v
+        seen = torch.ones(past + t, past + t).tril()[past:]
+        scores = (q @ k.transpose(2, 3)) / math.sqrt(q.shape[-1])
+        weights = scores.masked_fill(seen[:, -k.shape[2] :] == 0, float("-inf")).softmax(dim=-1)
+        context = (weights @ v).transpose(1, 2).reshape(b, t, d)
+        return self.out_proj(context), present
+""",
+)
+
+
 class Plain(nn.Module):
     """Four layers and the steps between them, each a method that a variant replaces."""
 

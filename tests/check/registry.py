@@ -30,6 +30,7 @@ FAMILIES = {
     "layers": "unused-layer detached not-registered not-a-buffer",
     "relations": "beginning-changes modes-differ dropout-lost dropout-on-scores own-dtype "
     "key-length other-heads",
+    "caches": "token-by-token",
 }
 FAMILIES = {family: tuple(listed.split()) for family, listed in FAMILIES.items()}
 CODES = [code for listed in FAMILIES.values() for code in listed]

@@ -417,10 +417,10 @@ class CausalLostWithAttentionMask(Fused):
         return self.merge((self.scores(q, k) + hidden).softmax(-1) @ v)
 
 
-CACHES = "future-hidden past-hidden future-visible mask-argument not-repeatable"
+CACHES = "token-by-token"
 
 
-@wrong(CACHES, "cache", open=True)
+@wrong(CACHES, "cache")
 class CausalFromTheFirstKey(Fused):
     """With a cache a new token sees the first key alone."""
 
@@ -441,14 +441,14 @@ class CausalToTheLastKey(CausalFromTheFirstKey):
         return F.scaled_dot_product_attention(q, k, v, kept)
 
 
-@wrong(CACHES, "cache", open=True)
+@wrong(CACHES, "cache")
 class TriangleFromTheFirstKey(CausalFromTheFirstKey):
     def attend(self, q, k, v):
         seen = torch.ones(q.shape[2], k.shape[2]).tril()
         return self.scores(q, k).masked_fill(seen == 0, -torch.inf).softmax(-1) @ v
 
 
-@wrong(CACHES, "cache", open=True)
+@wrong(CACHES, "cache")
 class PlacesFromZero(CausalToTheLastKey):
     """The places of new tokens begin anew, whatever the cache holds."""
 
@@ -460,7 +460,7 @@ class PlacesFromZero(CausalToTheLastKey):
         return super().forward(x + self.places.weight[: x.shape[1]], cache)
 
 
-@wrong(CACHES, "cache", open=True)
+@wrong(CACHES, "cache")
 class CacheInTheModule(CausalFromTheFirstKey):
     cache = None
 

@@ -16,7 +16,7 @@ ROOMS = (
 ).split()
 FAMILIES = (
     "registry calls modes layout weights roles effect sight trials visible masks scale layers "
-    "relations"
+    "relations caches"
 ).split()
 FILES = sorted(HOUSE.rglob("*.py"))
 RULE_FILES = [file for file in (HOUSE / "rules").glob("*.py") if file.stem != "registry"]

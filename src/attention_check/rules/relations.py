@@ -133,7 +133,7 @@ def dropout_lost(s):
     if not self.training:
         self.dropout = 0.0
     """
-    if s.training_error is not None:
+    if s.training_error is not None or s.fresh:
         return None
     loud = s.loud
     fresh, used = (set_dropout(loud.unused(), 0.5) for _ in range(2))

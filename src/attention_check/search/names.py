@@ -29,6 +29,7 @@ CONTEXT = re.compile(
 OPTIONAL = re.compile(CONTEXT.pattern + r"|cond(?:itioning)?")
 SWITCH = re.compile(r"mask|caus|autoregress|decod|unidirect", re.IGNORECASE)
 ZEROS = re.compile(r"^(start_pos|offset|start|pos|position|step|layer_idx|past_length)$")
+CACHE = re.compile(r"cache|past|^state$|^kv_state|^prev_kv|^mem(?:ory)?_kv|incremental|use_kv")
 NOT_TOKENS = re.compile(
     r"freq|rope|rotary|cos|sin|len|cache|past|state_|bias|ind|idx|time|adj|edge|coord|emb$"
 )

@@ -8,6 +8,7 @@ from torch import nn
 
 from .make import CannotCheck, arguments
 from .names import (
+    CACHE,
     CONTEXT,
     CONTEXT_MASK,
     HEAD_WIDTHS,
@@ -33,6 +34,7 @@ class Way:
     names: tuple = ()  # all that get x, in order, where they have names
     zeros: tuple = ()  # those that get 0
     places: tuple = ()  # those that get 0, 1, 2, …
+    empty: tuple = ()  # caches, which get None
     turns: tuple = ()  # rotary tables, which get a turn by nothing
     masks: tuple = ()  # those that can take a mask
     required: tuple = ()  # the masks that must be given
@@ -45,6 +47,13 @@ class Way:
 
     def __call__(self, module, x, masks=None):
         """Return the output (batch, tokens, width) for x (batch, tokens, d_model)."""
+        output = context_of(self.answer(module, x, masks), self._laid_out(x).shape[:-1])
+        if self.layout == "one sentence":
+            return output.unsqueeze(0)
+        return output.transpose(0, 1) if self.layout == "tokens first" else output
+
+    def answer(self, module, x, masks=None):
+        """Return all that forward returns. masks: what it gets by name beside its inputs."""
         given = self._laid_out(x)
         inputs = [given] * (self.inputs + len(self.keywords))
         for number, tensor in self.others:
@@ -59,11 +68,8 @@ class Way:
         keywords |= {name: _no_turn(module, x) for name in self.turns}
         keywords |= {name: None for name in self.required}
         keywords |= dict(self.flags)
-        keywords |= masks or {}
-        output = _context(module(*inputs[: self.inputs], **keywords), given.shape[:-1])
-        if self.layout == "one sentence":
-            return output.unsqueeze(0)
-        return output.transpose(0, 1) if self.layout == "tokens first" else output
+        keywords |= dict.fromkeys(self.empty) | (masks or {})
+        return module(*inputs[: self.inputs], **keywords)
 
     def _laid_out(self, x):
         if self.layout == "one sentence":
@@ -74,7 +80,7 @@ class Way:
     def guessed(self):
         """The arguments for which the check has but a guess."""
         known = self.roles or (len(self.names) == 2 and context_number(self.names) is not None)
-        return self.turns + (() if known else self.names[1:])
+        return self.empty + self.turns + (() if known else self.names[1:])
 
     @property
     def of_the_keys(self):
@@ -124,7 +130,7 @@ class NoTensor(Exception):
     """forward returned something without a tensor in it."""
 
 
-def _context(output, leading):
+def context_of(output, leading):
     """The first tensor that is shaped like an output, or the first of all."""
     found = list(flat(output))
     if not found:
@@ -177,6 +183,7 @@ def _kinds(module, p, names):
     asked = [
         ("zeros", needed and ZEROS.search(name)),
         ("places", needed and PLACES.search(name)),
+        ("empty", needed and CACHE.search(name)),
         ("turns", name == "position_embeddings"),
         ("names", needed or (names and QUERIES.search(names[0].lower()) and KEYS.search(name))),
         ("optional", p.default is None and OPTIONAL.fullmatch(name)),
