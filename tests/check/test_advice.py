@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from bases import Text, einsum, fused, given, heads, kernel, padded, separate
+from bases import Text, cached, einsum, fused, given, heads, kernel, padded, separate
 from registry import CODES, codes
 
 from attention_check import check_attention
@@ -308,6 +308,14 @@ ADVICE = {
         "Make as many as forward uses",
         "range(h)",
         "range(4)",
+    ),
+    "token-by-token": Advice(
+        cached.but(
+            "torch.ones(past + t, past + t).tril()[past:]", "torch.ones(t, past + t).tril()"
+        ),
+        "mask[kept : kept + tokens, : kept + tokens]",
+        "torch.ones(t, past + t).tril()",
+        "torch.ones(past + t, past + t).tril()[past : past + t, : past + t]",
     ),
 }
 

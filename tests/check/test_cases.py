@@ -382,7 +382,7 @@ class FlagThatIsNeverRead(Fused):
         return super().forward(x)
 
 
-@wrong("future-visible mask-argument", open=True)
+@wrong("future-visible mask-argument", "causal")
 class CausalLostWithPadding(Fused):
     """The kernel is causal where it gets no mask."""
 

@@ -186,8 +186,8 @@ def _cause(s, cache, lengths, row, missing, more, seen):
             "the places of new tokens begin anew. Count them from the number of tokens kept."
         )
     return (
-        "it sees the same tokens, with other numbers. Look at what is kept: keys and values each in "
-        "its place, in the order of the tokens, turned or changed once."
+        "it sees the same tokens, with other numbers. Look at what is kept: keys and values each "
+        "in its place, in the order of the tokens, turned or changed once."
     )
 
 

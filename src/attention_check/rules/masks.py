@@ -1,5 +1,7 @@
 """A mask given as an argument: what it does where it does not hide, and beside hiding."""
 
+import contextlib
+import itertools
 import re
 from dataclasses import replace
 
@@ -7,12 +9,12 @@ import torch
 
 from ..facts import fact, gradients
 from ..findings import Finding, Note, Unjudged
-from ..search.masks import conventions
+from ..search.masks import FOUR_AXES, conventions
 from ..search.names import ENCODER
 from ..search.ways import context_number
 from ..stages import cores
 from ..trust import absent, disturbed, merge_cut, off_axis, split_cut
-from ..words import listed
+from ..words import listed, refuses, told
 from .registry import rule
 from .roles import context_attends
 from .sight import filled, future
@@ -33,8 +35,8 @@ def mask_argument(s):
     for trial in sorted(trials(s), key=lambda trial: not trial.accepted):
         answers += _accepted(s, trial) if trial.accepted else [_failing(s, trial)]
         if any(type(answer) is Finding for answer in answers):
-            break
-    return answers
+            return answers
+    return [*answers, *_together(s, [trial for trial in trials(s) if trial.accepted])]
 
 
 @rule("hidden-row", whole=True)
@@ -136,10 +138,9 @@ def _filled_with_more(s, trial):
 
 
 def _in_place_of_the_causal(s, trial):
-    """The future is seen as soon as a padding mask is given."""
+    """The future is seen as soon as a mask is given; of one for all pairs that may be meant."""
     accepted = trial.accepted
-    genuine = accepted.pattern.padding and accepted.convention.shape == "(batch, tokens)"
-    if not causal_inside(s) or not (genuine or trial.for_padding):
+    if not causal_inside(s):
         return None
     number = accepted.number if s.looking is None else s.looking
     seen = moved(s, accepted.given, number).any(dim=0) & future(s)
@@ -148,6 +149,13 @@ def _in_place_of_the_causal(s, trial):
     if not seen.any():
         return None
     i, j = seen.nonzero()[0].tolist()
+    padded = accepted.pattern.padding or trial.for_padding or _takes_padding_too(s, trial)
+    if not padded and not s.causal:
+        return Note(
+            f"Where {trial.name} is given, it takes the place of the causal mask: position {i} "
+            f"sees position {j} unless {trial.name} hides it.",
+            code="mask-alone",
+        )
     return Finding(
         f"Position {i} sees position {j} as soon as {trial.name} is given: the padding "
         f"mask takes the place of the causal one. Hide a pair if either mask hides it: "
@@ -155,6 +163,69 @@ def _in_place_of_the_causal(s, trial):
         seen.float(),
         "future pairs that are visible with the padding mask",
     )
+
+
+def _takes_padding_too(s, trial):
+    """Whether an argument for pairs also takes a padding mask, in another convention.
+
+    One that takes both in the same is a mask for all pairs, and may stand for the causal one.
+    """
+    accepted, pattern = trial.accepted, padding(s, trial.accepted.pattern.token)
+    for convention in conventions(s, pattern.hidden) if s.sizes.batch > 1 else ():
+        if convention.shape != FOUR_AXES or not _hidden_by(s, trial, pattern, convention.mask):
+            continue
+        pairs = conventions(s, accepted.pattern.hidden)
+        same = [c for c in pairs if (c.words, c.shape) == (convention.words, "(tokens, tokens)")]
+        if not any(_hidden_by(s, trial, accepted.pattern, one.mask) for one in same):
+            return True
+    return False
+
+
+def _hidden_by(s, trial, pattern, mask):
+    """Whether a mask that is given as the argument of a trial hides a pattern."""
+    with contextlib.suppress(Exception):
+        moves = moved(s, {trial.name: mask}, trial.accepted.number, columns(s)).any(dim=0)
+        return hides(s, moves, pattern, columns(s))
+    return False
+
+
+def _together(s, accepted):
+    """The answers on two masks that hide alone, given together."""
+    for first, second in itertools.combinations(accepted, 2):
+        other = _of_one_sentence(s, second, 2)
+        masks = first.accepted.given | _like_accepted(s, second, other.hidden)
+        names, pairs = f"{first.name} and {second.name}", first.accepted.pattern.pairs | other.pairs
+        try:
+            output = s.look(s.x, masks)
+        except Exception as error:
+            if len({mask.dtype for mask in masks.values()}) > 1:
+                continue  # what the check gives is no pair
+            said = f"forward fails with {names} together, and takes each alone: {told(error)}"
+            return [Note(said, code="masks") if refuses(error) else Finding(said)]
+        if not _same_input(s, first, second) or output.isnan().any():
+            continue
+        seen = moved(s, masks, first.accepted.number).any(dim=0) & pairs
+        for pattern in (first.accepted.pattern, other):
+            seen[pattern.token] &= not pattern.padding
+        if seen.any():
+            i, j = seen.nonzero()[0].tolist()
+            lost = first if first.accepted.pattern.pairs[i, j] else second
+            return [
+                Finding(
+                    f"With {names} together, position {i} sees position {j}, which {lost.name} "
+                    f"hides where it is given alone. Hide a pair if either mask hides it: combine "
+                    f"them with | where True = hidden, with & where True = keep.",
+                    seen.float(),
+                    "pairs that are visible with both masks, and should be hidden",
+                    seen,
+                )
+            ]
+    return []
+
+
+def _same_input(s, first, second):
+    """Whether two masks hide tokens of the same input."""
+    return first.accepted.number == second.accepted.number
 
 
 def _mixed(s, trial):

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+FOUR_AXES = "(batch, 1, 1, tokens)"  # of padding, beside the scores of each head
+
 
 @dataclass(frozen=True)
 class Convention:
@@ -30,7 +32,7 @@ def conventions(subject, hidden):
 def _shapes(hidden, batch):
     if hidden.dim() == 2 and hidden.shape[0] == batch != hidden.shape[1]:
         yield "(batch, tokens)", hidden
-        yield "(batch, 1, 1, tokens)", hidden[:, None, None]
+        yield FOUR_AXES, hidden[:, None, None]
         yield "(batch, 1, tokens)", hidden[:, None]
         return
     if hidden.dim() == 2:

@@ -4,7 +4,6 @@ import torch
 import torch.nn.functional as F
 from bases import Plain, cached
 from registry import correct, fault
-from torch import nn
 
 from attention_course import rotary
 
