@@ -470,6 +470,171 @@ class CacheInTheModule(CausalFromTheFirstKey):
         return out
 
 
+# --- what is given beside x: a context that may be left out, a flag, two masks ----------------
+
+
+class Crossed(nn.Module):
+    """Looks at x itself, or at a context where there is one."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.heads = num_heads
+        self.q, self.k, self.v, self.o = (nn.Linear(d_model, d_model) for _ in range(4))
+
+    def looked_at(self, x, context):
+        return context, context
+
+    def soften(self, scores, crossed):
+        return scores.softmax(-1)
+
+    def forward(self, x, context=None):
+        keys, values = (x, x) if context is None else self.looked_at(x, context)
+        parts = self.q(x), self.k(keys), self.v(values)
+        q, k, v = (p.unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in parts)
+        weights = self.soften(q @ k.mT / q.shape[-1] ** 0.5, context is not None)
+        return self.o((weights @ v).transpose(1, 2).flatten(2))
+
+
+right()(Crossed)
+
+
+@wrong("wrong-values", "With context given", "values are made of x")
+class ValuesOfX(Crossed):
+    def looked_at(self, x, context):
+        return context, x
+
+
+@wrong("wrong-pair", "With context given")
+class KeysOfX(Crossed):
+    def looked_at(self, x, context):
+        return x, context
+
+
+@wrong("wrong-pair", "Changing context alone changes nothing")
+class ContextForgotten(Crossed):
+    def looked_at(self, x, context):
+        return x, x
+
+
+@wrong("softmax-axis", "With context given")
+class OtherAxisForAContext(Crossed):
+    def soften(self, scores, crossed):
+        return scores.softmax(-2 if crossed else -1)
+
+
+@wrong("key-length", "With context given", unsaid="not judged")
+class LengthOfX(Crossed):
+    def forward(self, x, context=None):
+        out = super().forward(x, context)
+        return out if context is None else out + 0 * context.mean(-1, keepdim=True)
+
+
+@right()
+class BlockWithAMemory(nn.Module):
+    """The second attention, its layers and its dropout run where there is a memory."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.own, self.other = (Crossed(d_model, num_heads) for _ in range(2))
+        self.norm, self.drop = nn.LayerNorm(d_model), nn.Dropout(0.1)
+
+    def forward(self, x, memory=None):
+        x = x + self.own(x)
+        return x if memory is None else x + self.drop(self.other(self.norm(x), memory))
+
+
+@wrong("unused-layer", "norm")
+class BlockWithAnIdleNorm(BlockWithAMemory):
+    def forward(self, x, memory=None):
+        x = x + self.own(x)
+        return x if memory is None else x + self.drop(self.other(x, memory))
+
+
+@wrong("dropout-unused", "drop")
+class BlockWithAnIdleDropout(BlockWithAMemory):
+    def forward(self, x, memory=None):
+        x = x + self.own(x)
+        return x if memory is None else x + self.other(self.norm(x), memory)
+
+
+@wrong("future-visible", "With causal=True")
+class FlagForTheWrongSide(Fused):
+    def hidden(self, scores):
+        return torch.ones(scores.shape[-2:], dtype=torch.bool).tril(-1)
+
+    def forward(self, x, causal=False):
+        q, k, v = self.split(x)
+        scores = self.scores(q, k)
+        if causal:
+            scores = scores.masked_fill(self.hidden(scores).mT & self.hidden(scores), -torch.inf)
+            scores = scores + self.hidden(scores).mT.float()
+        return self.merge(scores.softmax(-1) @ v)
+
+
+@right()
+class FlagThatHides(FlagForTheWrongSide):
+    def forward(self, x, causal=False):
+        q, k, v = self.split(x)
+        scores = self.scores(q, k)
+        if causal:
+            scores = scores.masked_fill(self.hidden(scores).mT, -torch.inf)
+        return self.merge(scores.softmax(-1) @ v)
+
+
+@wrong("scale", "With fast=True")
+class FlagWithoutScale(Fused):
+    def forward(self, x, fast=False):
+        q, k, v = self.split(x)
+        scores = q @ k.mT if fast else self.scores(q, k)
+        return self.merge(scores.softmax(-1) @ v)
+
+
+@right()
+class TwoMasks(Fused):
+    """Pairs, True = hidden, and padding, True = padding."""
+
+    def both(self, pairs, padding):
+        return pairs | padding
+
+    def forward(self, x, attn_mask=None, key_padding_mask=None):
+        q, k, v = self.split(x)
+        scores, hidden = self.scores(q, k), torch.zeros(1, dtype=torch.bool)
+        padding = None if key_padding_mask is None else key_padding_mask[:, None, None]
+        if attn_mask is not None and padding is not None:
+            hidden = self.both(attn_mask, padding)
+        elif attn_mask is not None or padding is not None:
+            hidden = padding if attn_mask is None else attn_mask
+        return self.merge(scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v)
+
+
+@wrong("mask-argument", "together")
+class OnlyPaddingOfTwo(TwoMasks):
+    def both(self, pairs, padding):
+        return padding
+
+
+@wrong("mask-argument", "together")
+class WhereBothHide(TwoMasks):
+    def both(self, pairs, padding):
+        return pairs & padding
+
+
+@wrong("mask-argument", "together", "fails")
+class TwoMasksDoNotFit(TwoMasks):
+    def both(self, pairs, padding):
+        return torch.cat([pairs, padding], 1)
+
+
+@right()
+class PairsInPlaceOfTheCausal(Fused):
+    """As the kernel wants it: a mask for all pairs, or the causal one."""
+
+    def forward(self, x, attn_mask=None):
+        q, k, v = self.split(x)
+        causal = attn_mask is None
+        return self.merge(F.scaled_dot_product_attention(q, k, v, attn_mask, is_causal=causal))
+
+
 # --- the diagonal of the weights, and letters of einsum ---------------------------------------
 
 
