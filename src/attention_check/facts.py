@@ -161,8 +161,8 @@ class Facts(Runs):
 
     @cached_property
     def training_influence(self):
-        """(tokens, tokens): `influence` in training mode; None where two calls differ."""
-        trained = Facts(replace(self.subject, pristine=self.training, fresh=True))
+        """(tokens, tokens): `influence` in training mode without dropout; None if calls differ."""
+        trained = Facts(replace(self.subject, pristine=self.training, fresh=True, quiet=True))
         if trained.differs(trained.look(self.x), trained.base)[1].any():
             return None
         return trained.influence_of(self.looking)

@@ -42,7 +42,7 @@ def test_a_module_without_layers_is_judged_at_a_width_that_is_said():
         (nn.Module(), "d_model=24"),
         (lambda d_model, num_heads: 1 / 0, "could not be made"),
         (lambda d_model, num_heads: torch.relu, "should return an nn.Module"),
-        (nn.Embedding, "def make"),
+        (nn.Embedding, "token numbers"),
         (lambda d_model, num_heads: nn.Sequential(nn.Embedding(9, d_model)), "token numbers"),
         (MultiHeadAttention(24, 4).to("meta"), "meta"),
         (nn.Linear(24, 24), "No attention is in sight"),

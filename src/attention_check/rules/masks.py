@@ -10,7 +10,7 @@ import torch
 from ..facts import fact, gradients
 from ..findings import Finding, Note, Unjudged
 from ..search.masks import FOUR_AXES, conventions
-from ..search.names import ENCODER
+from ..search.names import ENCODER, LENGTHS
 from ..search.ways import context_number
 from ..stages import cores
 from ..trust import absent, disturbed, merge_cut, off_axis, split_cut
@@ -100,7 +100,7 @@ def _like_accepted(s, trial, hidden):
     """Another mask in the convention that was accepted, as it is given to forward."""
     wanted = trial.accepted.convention
     alike = (wanted.words, wanted.shape)
-    found = conventions(s, hidden)
+    found = conventions(s, hidden, trial.name)
     return {trial.name: next(c.mask for c in found if (c.words, c.shape) == alike)}
 
 
@@ -117,8 +117,26 @@ def _accepted(s, trial):
         f"{trial.name} is understood as {convention.words}, shape {convention.shape}{whose}.",
         code="mask-convention",
     )
-    causes = (_in_place_of_the_causal, _mixed, _given_to_another)
+    causes = (_written_into, _in_place_of_the_causal, _mixed, _given_to_another)
     return [note, next(filter(None, (cause(s, trial) for cause in causes)), None)]
+
+
+def _written_into(s, trial):
+    """forward writes into x, or into the mask, where there is one."""
+    masks, given = {trial.name: trial.accepted.convention.mask.clone()}, s.x.clone()
+    with torch.no_grad():
+        s.call(s.unused(), given, masks)
+    if not torch.equal(given, s.x):
+        what = "the caller's tensor"
+    elif not torch.equal(masks[trial.name], trial.accepted.convention.mask):
+        what = f"the caller's {trial.name}"
+    else:
+        return None
+    return Finding(
+        f"Where {trial.name} is given, forward changes {what}: an operation such as +=, "
+        f"masked_fill_ or x[...] = writes into it. Make a new tensor instead.",
+        code="input-changed",
+    )
 
 
 def _filled_with_more(s, trial):
@@ -192,7 +210,8 @@ def _hidden_by(s, trial, pattern, mask):
 def _together(s, accepted):
     """The answers on two masks that hide alone, given together."""
     for first, second in itertools.combinations(accepted, 2):
-        other = _of_one_sentence(s, second, 2)
+        token = s.sizes.tokens - 1 if LENGTHS.search(second.name) else 2
+        other = _of_one_sentence(s, second, token)
         masks = first.accepted.given | _like_accepted(s, second, other.hidden)
         names, pairs = f"{first.name} and {second.name}", first.accepted.pattern.pairs | other.pairs
         try:
@@ -313,6 +332,12 @@ def _failing(s, trial):
         return Finding(
             f"Each mask given as {trial.name} makes NaN. A hidden score must become -inf by "
             f"masked_fill; 0 * -inf is NaN.",
+        )
+    if LENGTHS.search(trial.name):
+        return Finding(
+            f"{trial.name} changes the output, but the tokens after so many are still seen, or "
+            f"others are hidden. hidden = torch.arange(tokens) >= {trial.name}[:, None] is True "
+            f"where the scores of a key are to be filled with -inf."
         )
     tried = [attempt.convention.words for attempt in leaks]
     said = (

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from ..facts import Facts
+from ..facts import Facts, fact
 from ..findings import Finding, Note, Unjudged
 from ..graph import DROPOUT, EXP, SOFTMAX, outputs
 from ..guard import copy_module, weights_of
@@ -16,6 +16,7 @@ from ..stages import cores
 from ..trust import disturbed
 from ..words import listed, refuses, told
 from .registry import rule
+from .trials import trials
 from .visible import mask_kind, training_pairs
 
 LONGEST = 70  # tokens that a module is tried with, to pass any window or chunk that it names
@@ -161,23 +162,38 @@ def dropout_on_scores(s):
     scores = self.dropout(scores.masked_fill(hidden, -torch.inf))   # 0 * -inf is NaN
     """
     on_scores = any(_drops_scores(s, core) for core in s.cores)
-    module = set_dropout(s.loud.unused(), 0.5).train()
-    if s.trains_alike and (rows := _nan_in_training(s, module)) is not None:
-        said = "NaN comes out; without dropout the numbers are finite."
-        why = "A dropped score is multiplied by 0, and 0 * -inf is NaN."
-        return _in_training(said, why, on_scores or "nan", rows)
-    pairs = _seen_in_training(s, module) if s.trains_alike else None
-    if pairs is not None and pairs.any():
-        i, j = pairs.nonzero()[0].tolist()
-        said = f"position {i} sees position {j}; without dropout it does not."
-        why = "A hidden score that is dropped becomes 0, and exp(0) = 1 is a weight like any other."
-        return _in_training(said, why, on_scores or "future-visible", pairs)
+    masked = [Facts(replace(s.subject, masks=masks)) for masks in _hiding(s)] if on_scores else []
+    for one in (s, *masked) if s.trains_alike else ():
+        if found := _told_in_training(one, on_scores):
+            return found
     if not on_scores:
         return None
     return Note(
         "Dropout acts on the scores, before the softmax: a dropped score becomes 0, which is a "
         "score like any other. The usual place is on the weights."
     )
+
+
+@fact
+def _hiding(s):
+    """[{argument: mask}]: the masks that hide, one by one."""
+    return [s.masks | trial.accepted.given for trial in trials(s) if trial.accepted]
+
+
+def _told_in_training(s, on_scores):
+    """The Finding on what comes out, or is seen, with dropout alone; or None."""
+    module = set_dropout(s.loud.unused(), 0.5).train()
+    if (rows := _nan_in_training(s, module)) is not None:
+        said = "NaN comes out; without dropout the numbers are finite."
+        why = "A dropped score is multiplied by 0, and 0 * -inf is NaN."
+        return _in_training(said, why, on_scores or "nan", rows)
+    pairs = _seen_in_training(s, module)
+    if pairs is None or not pairs.any():
+        return None
+    i, j = pairs.nonzero()[0].tolist()
+    said = f"position {i} sees position {j}; without dropout it does not."
+    why = "A hidden score that is dropped becomes 0, and exp(0) = 1 is a weight like any other."
+    return _in_training(said, why, on_scores or "future-visible", pairs)
 
 
 def _in_training(said, why, code, evidence):
@@ -237,8 +253,16 @@ def own_dtype(s):
         return None
     if not s.look(s.x, module=prepare(s.original, s.dtype)).isfinite().all():
         return None  # that is of its own weights, not of the type
+    answers = (_in_its_type(s, dtype, masks) for masks in ({}, *_hiding(s)))
+    return next(filter(None, answers), None)
+
+
+def _in_its_type(s, dtype, masks):
+    """What is said of a call with some masks in the type that the module was given in; or None."""
+    masks = {n: m.to(dtype) if m.is_floating_point() else m for n, m in masks.items()}
     try:
-        made = s.look(s.x.to(dtype), module=nn.Module.train(copy_module(s.original), False))
+        module = nn.Module.train(copy_module(s.original), False)
+        made = s.look(s.x.to(dtype), masks, module)
     except Exception as error:
         if "not implemented for" in str(error):
             return Unjudged(f"{_short(dtype)} does not run here ({told(error)})")

@@ -1,5 +1,6 @@
 """Queries, keys and values: each is made by a layer of its own, and holds its place."""
 
+import itertools
 import re
 
 import torch
@@ -37,7 +38,7 @@ def wrong_values(s):
 
 def _first(s, letters):
     """The Finding of the first cause for which these roles go wrong, or None."""
-    causes = (_without_effect, _argument_confused, context_confused)
+    causes = (_without_effect, _argument_confused, context_confused, _other_groups)
     messages = (cause(s, letters) for cause in causes)
     return next((Finding(message) for message in messages if message), None)
 
@@ -277,6 +278,30 @@ def context_confused(s, letters):
                 f"{x}, the keys and the values of {context}."
             )
     return None
+
+
+def _other_groups(s, letters):
+    """Heads that share keys share other heads' values."""
+    for core in s.cores if "v" in letters else ():
+        keys, values = _groups(core.keys), _groups(core.values)
+        if 1 < len({*keys}) < len(keys) and len({*values}) == len({*keys}) and keys != values:
+            first, second = next(
+                (i, j)
+                for i, j in itertools.combinations(range(len(keys)), 2)
+                if keys[i] == keys[j] and values[i] != values[j]
+            )
+            return (
+                f"Heads {first} and {second} share their keys and not their values: keys and "
+                f"values are repeated for the heads in two orders. Repeat both in the same: "
+                f"repeat_interleave(num_heads // kv_heads, dim=1)."
+            )
+    return None
+
+
+def _groups(numbers):
+    """For each head of (batch, heads, tokens, width) the first head with the same numbers."""
+    heads = numbers.unbind(1) if numbers.dim() == 4 else []
+    return [next(i for i, other in enumerate(heads) if torch.equal(head, other)) for head in heads]
 
 
 @fact

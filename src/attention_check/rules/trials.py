@@ -6,6 +6,7 @@ import torch
 
 from ..facts import fact
 from ..search.masks import Convention, conventions
+from ..search.names import LENGTHS
 from .sight import future
 
 
@@ -82,7 +83,7 @@ def columns(s):
 def _trial(s, name):
     attempts = []
     for pattern in _patterns(s, name):
-        for convention in conventions(s, pattern.hidden):
+        for convention in conventions(s, pattern.hidden, name):
             attempts += _attempt(s, name, convention, pattern)
             if attempts and attempts[-1].verdict == "hides":
                 return Trial(name, tuple(attempts))
@@ -93,6 +94,8 @@ def _patterns(s, name):
     # a causal module hides the last token anyway
     tokens = (1,) if causal_inside(s) else (1, s.sizes.tokens - 1)
     padded = [padding(s, token) for token in tokens] if s.sizes.batch > 1 else []
+    if LENGTHS.search(name):  # they hide the last tokens alone
+        return padded[1:]
     pairs = column(s, 1) if causal_inside(s) else future(s)
     square = [Pattern(pairs, pairs)]
     return padded + square if _for_padding(name) else square + padded

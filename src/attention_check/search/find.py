@@ -182,15 +182,17 @@ def _refused(never, given):
         guessed += tuple(name for name in left if name not in (*way.masks, *guessed))
     wanted = [words for said, words in _WANTS.items() if re.search(said, text)]
     why, inside = "", "Check the attention inside, or wrap it in a module that takes x."
-    if given and own and given not in own:
-        why = f"fails at d_model = {given}, which was asked for: its layers take {own[0]}."
+    if never.shape[:1] == (never.subject.sizes.batch,) and len(never.shape) == 2:
+        why = f"gives one row for each sentence, {never.shape}: it seems to pool. {inside}"
+    elif wanted:
+        why = f"wants {wanted[0]}. {inside} ({told(never.error)})"
+    elif given and own and given not in own:
+        why = f"fails at d_model = {given}: its layers take {own[0]}."
     elif never.shape[-2:-1] == (tokens + 1,):
         why = f"gives {tokens + 1} tokens for {tokens}: it seems to add one. {inside}"
     elif isinstance(module, nn.MultiheadAttention) and len(sides) > 1:
         why = "takes keys or values of another width than queries. Wrap it in a module whose "
         why += "forward(x, context) calls it."
-    elif wanted:
-        why = f"wants {wanted[0]}. {inside} ({told(never.error)})"
     elif guessed:
         why = f"fails: {told(never.error)}. The check can but guess what it wants for "
         why += f"{listed(guessed)}: wrap it in a module whose forward(x) gives that."

@@ -1,13 +1,14 @@
 """How to make the module: as it is, from its class, or by a function of two sizes."""
 
 import inspect
+import re
 
 from torch import nn
 
 from ..guard import settings_kept
 from ..words import told
-from .names import CONTEXTS, DROPOUTS, HEAD_WIDTHS, HEADS, OUT_WIDTHS, WIDTHS
-from .sizes import CONTEXT, D_MODEL
+from .names import CONTEXTS, DROPOUTS, HEAD_WIDTHS, HEADS, OUT_WIDTHS, WIDTHS, WINDOWS
+from .sizes import CONTEXT, D_MODEL, WINDOW
 
 
 class CannotCheck(ValueError):
@@ -57,16 +58,23 @@ def build_class(kind, d_model, num_heads, d_in=None):
         ([*WIDTHS, "embed", "d", "c", "e"], d_in or d_model),
         (HEAD_WIDTHS, max(d_model // num_heads, 1)),
         (CONTEXTS, CONTEXT),
+        (WINDOWS, WINDOW),
         (DROPOUTS, 0.1),
     ]
     known = {name.lower(): size for names, size in sizes for name in names}
     parameters, given, unknown = arguments(kind), {}, []
     for p in parameters:
-        needed = p.default is p.empty
-        if p.name.lower() in known and (needed or type(p.default) in (int, type(None))):
-            given[p.name] = known[p.name.lower()]
+        needed, name = p.default is p.empty, p.name.lower()
+        if name in known and (needed or type(p.default) in (int, type(None))):
+            if needed or name not in WINDOWS:
+                given[p.name] = known[name]
+        elif needed and (size := _by_part_of_a_name(name, d_in or d_model, num_heads)):
+            given[p.name] = size
         elif needed:
             unknown.append(p.name)
+    needed = [p.name for p in parameters if p.default is p.empty]
+    if unknown and len(needed) == 2:  # a width and a number of heads, as usual
+        given, unknown = given | dict(zip(needed, (d_in or d_model, num_heads), strict=True)), []
     if unknown or not given:
         raise ValueError(
             f"{kind.__name__}({', '.join(p.name for p in parameters)}): the check does not know "
@@ -78,6 +86,15 @@ def build_class(kind, d_model, num_heads, d_in=None):
             f"and check_attention(make)."
         )
     return _made(lambda: kind(**given), kind.__name__)
+
+
+def _by_part_of_a_name(name, width, heads):
+    """The size that an argument of an unusual name may stand for; or None."""
+    of_heads, of_width = re.search("head", name), re.search(_OF_WIDTH, name)
+    return None if bool(of_heads) == bool(of_width) else heads if of_heads else width
+
+
+_OF_WIDTH = "dim|emb|hid|model|width|feat|chan|size$"
 
 
 def arguments(function):

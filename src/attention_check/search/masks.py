@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .names import LENGTHS
+
 FOUR_AXES = "(batch, 1, 1, tokens)"  # of padding, beside the scores of each head
 
 
@@ -17,11 +19,16 @@ class Convention:
     mask: torch.Tensor
 
 
-def conventions(subject, hidden):
-    """All masks that hide the same.
+def conventions(subject, hidden, name=""):
+    """All masks that hide the same; of an argument for lengths, the lengths.
 
     hidden: (tokens, tokens), (batch, tokens, tokens), or (batch, tokens) for padding.
     """
+    if LENGTHS.search(name):
+        lengths = (~hidden).sum(-1) if hidden.dim() == 2 else hidden[:, :0].sum(-1)
+        padded = torch.arange(hidden.shape[-1]) >= lengths[:, None]
+        fits = len(hidden) == subject.sizes.batch and torch.equal(padded, hidden)
+        return [Convention("numbers of tokens", "(batch,)", lengths.to(subject.device))] * fits
     return [
         Convention(words, shape, mask.to(subject.device))
         for shape, spread in _shapes(hidden, subject.sizes.batch)
@@ -65,19 +72,27 @@ def masks_to_run(subject):
     )
     padding = padding if sizes.batch > 1 else []
     likely = [padding + shapes if "pad" in name.lower() else shapes + padding for name in names]
+    lengths = torch.full((sizes.batch,), sizes.tokens)
+    likely = [
+        [lengths] if LENGTHS.search(name) else some
+        for name, some in zip(names, likely, strict=True)
+    ]
     for dtype in (torch.bool, torch.float32):
         for chosen in itertools.product(*likely):
-            masks = [mask.to(subject.device, dtype) for mask in chosen]
+            masks = [
+                mask.to(subject.device, mask.dtype if mask is lengths else dtype) for mask in chosen
+            ]
             yield dict(zip(names, masks, strict=True))
 
 
 def constant_masks(subject):
     """Yield {name: mask} with the masks that say, in one convention or another: hide nothing."""
+    given = {n: mask for n, mask in subject.masks.items() if not LENGTHS.search(n)}
     kinds = [mask for _, mask in _kinds(torch.tensor(False), subject.dtype)]
     values = list({(mask.dtype, mask.item()): mask for mask in kinds}.values())
-    chosen = itertools.product(range(len(values)), repeat=len(subject.masks))
+    chosen = itertools.product(range(len(values)), repeat=len(given))
     for numbers in sorted(chosen, key=lambda numbers: len(set(numbers))):  # one for all first
-        yield {
+        yield subject.masks | {
             name: values[number].expand(mask.shape).clone().to(mask.device)
-            for (name, mask), number in zip(subject.masks.items(), numbers, strict=True)
+            for (name, mask), number in zip(given.items(), numbers, strict=True)
         }

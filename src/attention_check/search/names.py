@@ -10,13 +10,15 @@ WIDTHS = (
 HEADS = "num_heads n_heads n_head num_attention_heads nhead heads num_head nheads h n_h".split()
 CONTEXTS = (
     "context_length block_size max_seq_len max_length max_len seq_len n_ctx max_tokens ctx_len "
-    "context_size max_position_embeddings n_positions sequence_length window num_tokens T"
+    "context_size max_position_embeddings n_positions sequence_length num_tokens T"
 ).split()
+WINDOWS = "window window_size win chunk chunk_size local_window block_len stride".split()
 OUT_WIDTHS = "d_out dim_out output_dim out_dim out_features".split()
 HEAD_WIDTHS = "head_dim head_size d_head dim_head d_k d_v key_dim d_q dk dv".split()
 DROPOUTS = "dropout attn_dropout dropout_rate drop p dropout_p attention_dropout attn_drop".split()
 
-MASK = re.compile(r"mask|^padding$|^hidden$")
+LENGTHS = re.compile(r"(?:^|_)len(?:s|gths)$")
+MASK = re.compile(rf"mask|^padding$|^hidden$|{LENGTHS.pattern}")
 CONTEXT_MASK = re.compile(r"encoder|memory|cross")
 OTHER_MASK = re.compile(rf"(?<![a-z])head_mask|{CONTEXT_MASK.pattern}|use_|is_|return|_type")
 KEYS = re.compile(r"^(k|v|key|keys|value|values|kv|key_value|x_k|x_v|k_in|v_in)$")

@@ -15,7 +15,9 @@ def prepare(module, dtype=torch.float32):
     with torch.no_grad():
         for _, thing in [("", copied), *reachable(copied)]:
             if isinstance(thing, nn.Module):
-                nn.Module.to(thing, dtype).eval()  # as a class may have a method of that name
+                # not by to(): a class may have a method of that name, and complex tables stay so
+                nn.Module._apply(thing, lambda t: t.to(dtype) if t.is_floating_point() else t)
+                nn.Module.train(thing, False)
             elif thing.is_floating_point():
                 thing.data = thing.data.to(dtype)
     for parameter in copied.parameters():

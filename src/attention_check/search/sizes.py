@@ -10,7 +10,7 @@ from ..guard import reachable
 from .names import CONTEXTS, WIDTHS
 
 BATCH, TOKENS, D_MODEL = 3, 5, 24  # and 4 heads of 6: no two sizes, no two scales equal
-CONTEXT = 8
+CONTEXT, WINDOW = 8, 4
 
 
 @dataclass(frozen=True)

@@ -174,9 +174,11 @@ def ways(module):
 def _kinds(module, p, names):
     """The fields of a Way that an argument of forward belongs to, after those in `names`."""
     name, needed = p.name.lower(), p.default is p.empty
+    if needed and not names:
+        return ["names"]
     if MASK.search(name):
         kinds = ["required"] if needed else []
-        if not OTHER_MASK.search(name) and not isinstance(p.default, bool | int):
+        if not OTHER_MASK.search(name) and not isinstance(p.default, bool | int | str):
             return ["masks", *kinds]
         passed_over = CONTEXT_MASK.search(name) and (needed or p.default is None)
         return ["passed_over", *kinds] if passed_over else kinds
