@@ -93,6 +93,7 @@ class Runs:
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed)
+        masks = {name: mask.clone() for name, mask in (masks or {}).items()}  # it may write there
         nothing = contextlib.nullcontext()
         with NoDropout() if self.quiet else nothing, watch or nothing:
             return self.call(module, x if watch else x.clone(), masks, way)

@@ -1175,6 +1175,150 @@ class PlacesKeptPlain(RotationsKeptPlain):
         return x + self.table[: x.shape[1]]
 
 
+@refused("seems to pool")
+class OneRowForASentence(Fused):
+    def forward(self, x):
+        return super().forward(x).mean(1)
+
+
+@refused("four axes")
+class ForImages(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.qkv = nn.Conv2d(d_model, 3 * d_model, 1)
+
+    def forward(self, x):
+        batch, width, rows, columns = x.shape
+        q, k, v = self.qkv(x).flatten(2).mT.chunk(3, -1)
+        return F.scaled_dot_product_attention(q, k, v).mT.view(batch, width, rows, columns)
+
+
+@right()
+class FirstArgumentHidden(Fused):
+    """Named as hidden states are, and no mask."""
+
+    def forward(self, hidden):
+        return super().forward(hidden)
+
+
+@right()
+class MaskAsAWord(Fused):
+    def forward(self, x, mask="causal"):
+        q, k, v = self.split(x)
+        scores = self.scores(q, k)
+        hidden = causal_mask(x.shape[1]) if mask == "causal" else torch.tensor(False)
+        return self.merge(scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v)
+
+
+@right()
+class NumbersOfTokens(Fused):
+    """How many tokens of each sentence are real."""
+
+    def hidden(self, tokens, lengths):
+        return torch.arange(tokens) >= lengths[:, None]
+
+    def forward(self, x, lengths):
+        q, k, v = self.split(x)
+        hidden = self.hidden(x.shape[1], lengths)[:, None, None]
+        return self.merge(self.scores(q, k).masked_fill(hidden, -1e9).softmax(-1) @ v)
+
+
+@wrong("mask-argument", "lengths", "arange(tokens) >=")
+class RealTokensHidden(NumbersOfTokens):
+    def hidden(self, tokens, lengths):
+        return torch.arange(tokens) < lengths[:, None] - 1
+
+
+@wrong("mask-argument", "lengths", "arange(tokens) >=")
+class OneTokenTooMany(NumbersOfTokens):
+    def hidden(self, tokens, lengths):
+        return torch.arange(tokens) > lengths[:, None]
+
+
+@right()
+class TurnedByComplexNumbers(Fused):
+    """The table of angles is a complex buffer."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        width = d_model // num_heads
+        angles = torch.arange(64.0)[:, None] * 0.5 ** torch.arange(width // 2)
+        self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles))
+
+    def turned(self, x):
+        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * self.turns[: x.shape[2]]).flatten(-2)
+
+    def both(self, q, k):
+        return self.turned(q), self.turned(k)
+
+    def attend(self, q, k, v):
+        return F.scaled_dot_product_attention(*self.both(q, k), v, is_causal=True)
+
+
+@wrong("rotary", "at the same distance differ")
+class QueriesTurnedAlone(TurnedByComplexNumbers):
+    def both(self, q, k):
+        return self.turned(q), k
+
+
+@right()
+class GroupsOfHeads(Fused):
+    """Two heads share keys and values."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.groups, self.part = max(num_heads // 2, 1), d_model // num_heads
+        self.qkv = nn.Linear(d_model, d_model + 2 * self.groups * self.part)
+
+    def shared(self, x):
+        return x.repeat_interleave(self.heads // self.groups, 1)
+
+    def shared_values(self, x):
+        return self.shared(x)
+
+    def forward(self, x):
+        parts = self.qkv(x).unflatten(-1, (-1, self.part)).transpose(1, 2)
+        q, k, v = parts.split([self.heads, self.groups, self.groups], 1)
+        return self.merge(self.attend(q, self.shared(k), self.shared_values(v)))
+
+
+@wrong("wrong-values", "Heads 0 and 1 share their keys and not their values")
+class GroupsInTwoOrders(GroupsOfHeads):
+    def shared_values(self, x):
+        return x.repeat(1, self.heads // self.groups, 1, 1)
+
+
+@wrong("own-dtype", "float16", given=half)
+class GivenMaskBeyondHalf(Fused):
+    def fill(self, scores, mask):
+        return scores.masked_fill(mask, -1e9)
+
+    def forward(self, x, mask=None):
+        q, k, v = self.split(x)
+        scores = self.scores(q, k)
+        scores = scores if mask is None else self.fill(scores, mask)
+        return self.merge(scores.softmax(-1) @ v)
+
+
+@right(given=half)
+class GivenMaskWithinHalf(GivenMaskBeyondHalf):
+    def fill(self, scores, mask):
+        return scores.masked_fill(mask, torch.finfo(scores.dtype).min)
+
+
+@wrong("input-changed", "Where mask is given", given=lambda kind: kind(24, 4))
+class MaskTurnedInPlace(GivenMaskBeyondHalf):
+    def fill(self, scores, mask):
+        return scores.masked_fill(mask.logical_not_(), -1e9)
+
+
+@wrong("dropout-on-scores", "position", given=lambda kind: kind(24, 4))
+class DroppedBehindAGivenMask(GivenMaskBeyondHalf):
+    def fill(self, scores, mask):
+        return F.dropout(super().fill(scores, mask), 0.3, self.training)
+
+
 ROWS = "wrong-pair batch-mixed future-visible split-by-view mask-argument no-effect"
 
 

@@ -18,7 +18,7 @@ from ..words import listed, refuses, told
 from .registry import rule
 from .roles import context_attends
 from .sight import filled, future
-from .trials import Pattern, causal_inside, column, columns, hides, moved, padding, trials
+from .trials import Pattern, causal_inside, column, columns, hides, masked, moved, padding, trials
 
 
 @rule("mask-argument")
@@ -142,7 +142,7 @@ def _written_into(s, trial):
 def _filled_with_more(s, trial):
     """What to say where all scores that the mask leaves are one large number; or None."""
     pairs = trial.accepted.pattern.pairs
-    for core in cores(s.capture(s.x, masks=trial.accepted.given)):
+    for core in masked(s, trial.name).cores:
         if core.scores is None or core.scores.shape[-2:] != pairs.shape:
             continue
         left = core.scores[..., ~pairs & (s.influence.cpu() > 0)]
@@ -318,6 +318,12 @@ def _failing(s, trial):
         return replace(absent(s), of=trial.name)
     if why := _not_to_be_judged(s, trial):
         return Unjudged(why, of=trial.name)
+    if LENGTHS.search(trial.name) and _cuts(s, trial.name):
+        return Finding(
+            f"{trial.name} changes the output, but the tokens after so many are still seen, or "
+            f"others are hidden. hidden = torch.arange(tokens) >= {trial.name}[:, None] is True "
+            f"where the scores of a key are to be filled with -inf."
+        )
     if not trial.acted:
         return Finding(
             f"forward takes {trial.name}, but no mask changes the output: it is ignored. Put "
@@ -333,12 +339,6 @@ def _failing(s, trial):
             f"Each mask given as {trial.name} makes NaN. A hidden score must become -inf by "
             f"masked_fill; 0 * -inf is NaN.",
         )
-    if LENGTHS.search(trial.name):
-        return Finding(
-            f"{trial.name} changes the output, but the tokens after so many are still seen, or "
-            f"others are hidden. hidden = torch.arange(tokens) >= {trial.name}[:, None] is True "
-            f"where the scores of a key are to be filled with -inf."
-        )
     tried = [attempt.convention.words for attempt in leaks]
     said = (
         f"{trial.name} changes the output but does not hide: tried {len(tried)} ways to write "
@@ -347,6 +347,12 @@ def _failing(s, trial):
         f"hides nothing: fill hidden scores with -inf before the softmax."
     )
     return _not_hidden(s, trial, leaks[-1], said)
+
+
+def _cuts(s, name):
+    """Whether lengths of one token change the output."""
+    one = torch.ones(s.sizes.batch, dtype=torch.long, device=s.device)
+    return bool(s.differs(s.look(s.x, {name: one}), s.base)[1].any())
 
 
 def _not_to_be_judged(s, trial):

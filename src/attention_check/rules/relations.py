@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from ..facts import Facts, fact
+from ..facts import Facts
 from ..findings import Finding, Note, Unjudged
 from ..graph import DROPOUT, EXP, SOFTMAX, outputs
 from ..guard import copy_module, weights_of
@@ -16,7 +16,7 @@ from ..stages import cores
 from ..trust import disturbed
 from ..words import listed, refuses, told
 from .registry import rule
-from .trials import trials
+from .trials import masked, trials
 from .visible import mask_kind, training_pairs
 
 LONGEST = 70  # tokens that a module is tried with, to pass any window or chunk that it names
@@ -161,12 +161,12 @@ def dropout_on_scores(s):
 
     scores = self.dropout(scores.masked_fill(hidden, -torch.inf))   # 0 * -inf is NaN
     """
-    on_scores = any(_drops_scores(s, core) for core in s.cores)
-    masked = [Facts(replace(s.subject, masks=masks)) for masks in _hiding(s)] if on_scores else []
-    for one in (s, *masked) if s.trains_alike else ():
-        if found := _told_in_training(one, on_scores):
+    ways = s, *_hiding(s)
+    on_scores = [any(_drops_scores(way, core) for core in way.cores) for way in ways]
+    for way, drops in zip(ways, on_scores, strict=True) if s.trains_alike else ():
+        if (drops or way is s) and (found := _told_in_training(way, drops)):
             return found
-    if not on_scores:
+    if not any(on_scores):
         return None
     return Note(
         "Dropout acts on the scores, before the softmax: a dropped score becomes 0, which is a "
@@ -174,10 +174,9 @@ def dropout_on_scores(s):
     )
 
 
-@fact
 def _hiding(s):
-    """[{argument: mask}]: the masks that hide, one by one."""
-    return [s.masks | trial.accepted.given for trial in trials(s) if trial.accepted]
+    """[the Facts with a mask that hides], one for each argument."""
+    return [masked(s, trial.name) for trial in trials(s) if trial.accepted]
 
 
 def _told_in_training(s, on_scores):
@@ -253,7 +252,7 @@ def own_dtype(s):
         return None
     if not s.look(s.x, module=prepare(s.original, s.dtype)).isfinite().all():
         return None  # that is of its own weights, not of the type
-    answers = (_in_its_type(s, dtype, masks) for masks in ({}, *_hiding(s)))
+    answers = (_in_its_type(s, dtype, masks) for masks in ({}, *(way.masks for way in _hiding(s))))
     return next(filter(None, answers), None)
 
 

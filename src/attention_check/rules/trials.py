@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..facts import fact
+from ..facts import Facts, fact
 from ..search.masks import Convention, conventions
 from ..search.names import LENGTHS
 from .sight import future
@@ -67,6 +67,13 @@ class Trial:
 def trials(s):
     """A Trial for each mask argument of forward; none where a mask is part of each call."""
     return [_trial(s, name) for name in s.way.masks] if s.sizes.tokens > 2 else []
+
+
+@fact
+def masked(s, name):
+    """The Facts with the mask that was accepted for an argument in each call."""
+    trial = next(trial for trial in trials(s) if trial.name == name)
+    return Facts(replace(s.subject, masks=s.masks | trial.accepted.given))
 
 
 @fact
