@@ -26,7 +26,7 @@ FAMILIES = {
     "roles": "attention-unused wrong-pair wrong-values one-for-all heads-alike no-effect",
     "visible": "future-visible mask-off-by-one past-hidden future-hidden",
     "mask_arguments": "mask-argument nan-gradient",
-    "scale": "scale rotary",
+    "scale": "scale distance-bias rotary",
     "layers": "unused-layer detached not-registered not-a-buffer",
     "relations": "beginning-changes modes-differ dropout-lost dropout-on-scores own-dtype "
     "key-length other-heads",

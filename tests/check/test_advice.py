@@ -231,6 +231,16 @@ ADVICE = {
         "d**0.5",
         "6**0.5",
     ),
+    "distance-bias": Advice(
+        fused.but(
+            "att = F.softmax(",
+            "att = att + 0.5 * (torch.arange(T)[:, None] - torch.arange(T))\n"
+            "        att = F.softmax(",
+        ),
+        "scores - slopes * (row - column)",
+        "att + 0.5 *",
+        "att - 0.5 *",
+    ),
     "rotary": Advice(
         separate.but("queries @ keys", "rotary(queries) @ keys"),
         "Turn both, by the same angles",

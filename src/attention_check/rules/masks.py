@@ -10,7 +10,7 @@ import torch
 from ..facts import fact, gradients
 from ..findings import Finding, Note, Unjudged
 from ..search.masks import FOUR_AXES, conventions
-from ..search.names import ENCODER, LENGTHS
+from ..search.names import CONTEXT_MASK, ENCODER, LENGTHS
 from ..search.ways import context_number
 from ..stages import cores
 from ..trust import absent, disturbed, merge_cut, off_axis, split_cut
@@ -363,6 +363,8 @@ def _not_to_be_judged(s, trial):
         return "forward takes no mask of a shape and kind that the check knows"
     if spoilt:
         return f"of {listed(spoilt)}"
+    if trial.acted and CONTEXT_MASK.search(trial.name.lower()) and context_attends(s):
+        return "the tokens that it hides go through an attention of their own before"
     if trial.acted and _in_an_encoder(s, trial):
         return "it hides pairs in an encoder, and the output shows only what the decoder sees of it"
     return ""

@@ -142,6 +142,45 @@ def _divisor(sizes, slope, width):
     return f"The scores are q·k times {slope:.3g} instead of {width**-0.5:.3g}."
 
 
+# --- positions in the scores ----------------------------------------------------------------
+
+
+@rule("distance-bias", unless={"scale"})
+def distance_bias(s):
+    """What is added to the scores grows with the distance: far tokens are preferred.
+
+    scores = scores + slopes * (row - column)       # a minus is missing
+    """
+    for a, b in zip(*s.both_cores, strict=False):
+        told = a in square(s) and not _learned(s, a) and _change(a, b)
+        slopes = _slopes_by_distance(a, b) if told else []
+        if slopes and min(slopes) > 1e-3:
+            return Finding(
+                f"What is added to the scores grows by {min(slopes):.3g} to {max(slopes):.3g} for "
+                f"each token of distance, so that far tokens are preferred to near ones. A bias by "
+                f"distance is taken away: scores - slopes * (row - column).",
+                torch.tensor(slopes),
+                "by how much it grows, by head",
+            )
+    return None
+
+
+def _slopes_by_distance(a, b):
+    """[by how much what is added grows with each token of distance] by head; [] if not evenly."""
+    known = (a.scores > -1e3) & (b.scores > -1e3)
+    added = [
+        _centred(core.scores - _change(a, b) * core.products.reshape(core.scores.shape), known)
+        for core in (a, b)
+    ]
+    at = torch.arange(known.shape[-1], device=known.device)
+    far = _centred((at[:, None] - at).abs().to(added[0]).expand_as(known), known)
+    if not torch.allclose(added[0][known], added[1][known], atol=1e-4):
+        return []  # it differs from input to input
+    heads = zip(*(t.reshape(-1, *t.shape[-2:]) for t in (added[0], far, known)), strict=True)
+    slopes = [factor(f[k], bias[k], 1e-2) for bias, f, k in heads]
+    return [] if None in slopes else list(dict.fromkeys(round(slope, 6) for slope in slopes))
+
+
 # --- rotary positions -----------------------------------------------------------------------
 
 

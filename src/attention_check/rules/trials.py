@@ -144,9 +144,17 @@ def _attempt(s, name, convention, pattern):
     numbers = (None, *(range(len(s.way.names)) if s.several else ()))
     moves = [moved(s, masks, number, columns(s)).any(dim=0) for number in numbers]
     for number, found in zip(numbers, moves, strict=True):
-        if hides(s, found, pattern, columns(s)):
+        if hides(s, found, pattern, columns(s)) and _is_added(s, attempt, number):
             return [replace(attempt, verdict="hides", number=number)]
     return [replace(attempt, moves=moves[0])]
+
+
+def _is_added(s, attempt, number):
+    """Whether a mask that holds -inf hides with a large number too: 1e-9 times -inf is -inf."""
+    finite = {name: mask.clamp_min(-1e9) for name, mask in attempt.given.items()}
+    if not any(mask.isneginf().any() for mask in attempt.given.values()):
+        return True
+    return hides(s, moved(s, finite, number, columns(s)).any(dim=0), attempt.pattern, columns(s))
 
 
 def moved(s, masks, number=None, tokens=None):

@@ -44,6 +44,8 @@ def mask_off_by_one(s):
             f"the diagonal: triu(diagonal=1), or keep tril().",
             pairs,
         )
+    if kind in ("window", "all") and _own_token_hidden(s):
+        return Note("No token attends to itself, and each to all others.", code="others-alone")
     if not diagonal_hidden(s) or kind == "past" or _rows_alike(s):
         return None
     said = "No token attends to itself: the diagonal is hidden too, and token 0 has no key left"
@@ -163,6 +165,13 @@ def diagonal_hidden(s):
     """
     found = square(s) if s.sizes.tokens > 2 else []
     return bool(found) and not any(_seen(s, core).triu()[..., 1:, :].any() for core in found)
+
+
+def _own_token_hidden(s):
+    """Whether in a two-way attention no token has a weight for itself, and all others have."""
+    seen = [_seen(s, core).cpu() for core in square(s)]
+    others = ~torch.eye(s.sizes.tokens, dtype=torch.bool)
+    return bool(seen) and all((each == others).all() for each in seen)
 
 
 def _rows_alike(s):

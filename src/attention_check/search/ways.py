@@ -163,6 +163,8 @@ def ways(module):
             kinds = ["names", "keywords"]
         for kind in kinds:
             given[kind] += (p.name,)
+    if len(given["names"]) == 2 and context_number(given["names"]) is not None:
+        given["masks"] += given.pop("passed_over", ())  # the context's
     way = Way(inputs=inputs if given["keywords"] else max(inputs, 1), **given)
     others = [] if parameters else [replace(way, inputs=n) for n in (3, 2)]  # forward(*inputs)
     layouts = ["batch", "one sentence"]

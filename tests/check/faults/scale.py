@@ -234,3 +234,55 @@ class FactorByPlace(Halves):
 class CoarseTables(Halves):
     def both(self, angles):
         return super().both(angles).bfloat16()
+
+
+# --- a bias by distance ---------------------------------------------------------------------
+
+ALIBI = """
+        far = (torch.arange(T)[:, None] - torch.arange(T)).abs()
+        att = att {sign} 0.5 ** torch.arange(1, self.n_head + 1)[:, None, None] * far
+        att = att.masked_fill("""
+fault("distance-bias", "grows by 0.0625 to 0.5", "far tokens are preferred")(
+    fused.but("\n        att = att.masked_fill(", ALIBI.format(sign="+"))
+)
+correct("distance-bias", silent=True)(
+    fused.but("\n        att = att.masked_fill(", ALIBI.format(sign="-"))
+)
+
+
+class ByDistance(Plain):
+    def bias(self, far):
+        return -0.3 * far
+
+    def scores(self, q, k):
+        at = torch.arange(q.shape[2])
+        return super().scores(q, k) + self.bias((at[:, None] - at).abs())
+
+
+correct("distance-bias", silent=True)(ByDistance)
+
+
+@fault("distance-bias", "grows by 0.3 to 0.3")
+class ByDistanceTurned(ByDistance):
+    def bias(self, far):
+        return 0.3 * far
+
+
+@correct("distance-bias", silent=True)
+class LearnedByDistance(ByDistance):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.slope = nn.Parameter(torch.ones(1))
+
+    def bias(self, far):
+        return self.slope * far
+
+
+@correct("distance-bias", silent=True)
+class TableOfDistances(ByDistance):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.table = nn.Parameter(torch.randn(40))
+
+    def bias(self, far):
+        return self.table[far]
