@@ -25,7 +25,8 @@ def main(arguments=None):
         print(printable(f"could not check: {error}"), file=sys.stderr)
         return 2
     print(report)
-    return (0 if report.ok else 1) if report.judged else 2
+    partial = options.strict and not report.covered.whole
+    return 1 if report.findings else 2 if partial or not report.judged else 0
 
 
 def _options(arguments):
@@ -38,6 +39,7 @@ def _options(arguments):
     parser.add_argument("target", help="path/to/file.py:NAME")
     parser.add_argument("--d-model", type=int, help="width of a token, such as 24")
     parser.add_argument("--num-heads", type=int, help="number of heads, such as 4")
+    parser.add_argument("--strict", action="store_true", help="status 2 if not all was judged")
     parser.add_argument("--causal", choices=("yes", "no"), help="what is meant; found out if left")
     return parser.parse_args(arguments)
 

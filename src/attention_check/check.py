@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from .covered import Watch
 from .facts import Facts
 from .guard import Clock, TimeUp, untouched
 from .report import Report
@@ -35,13 +36,13 @@ def check_attention(module_or_factory, num_heads=None, causal=None, d_model=None
             raise ValueError(f"{name} must be a whole number, 1 or more, but is {size!r}.")
     if causal not in (True, False, None):
         raise ValueError(f"causal must be True, False or None, but is {causal!r}.")
-    module_or_factory = of_function(module_or_factory) or module_or_factory
-    verdict, beside = Verdict(), []
+    module_or_factory, verdict, beside = of_function(module_or_factory), Verdict(), []
     with untouched():
         module, d_model, num_heads = build(module_or_factory, d_model, num_heads)
+        watch = Watch(module)
         try:
             with Clock(SECONDS) as clock:
-                found = find_subject(module, d_model, num_heads, causal, clock)
+                found = find_subject(module, d_model, num_heads, causal, clock, watch)
                 if isinstance(found, Subject):
                     widths = two_widths(module_or_factory, found)
                     makes = of_heads(module_or_factory, found.sizes.d_model)
@@ -53,7 +54,8 @@ def check_attention(module_or_factory, num_heads=None, causal=None, d_model=None
             beside.append(f"stopped after {SECONDS} seconds{left}")
     told = [*verdict.sentences, *filter(None, beside)]
     judged = bool(verdict.asked or verdict.findings)
-    return Report(verdict.findings, verdict.notes, told, type(module).__name__, judged)
+    covered = watch.covered(told)
+    return Report(verdict.findings, verdict.notes, told, type(module).__name__, judged, covered)
 
 
 def _judge(found, verdict, beside):

@@ -7,6 +7,8 @@ import torch
 
 from shape_tracing.terminal import printable
 
+from .covered import Covered
+
 
 @dataclass
 class Report:
@@ -15,6 +17,7 @@ class Report:
     ok: True where nothing wrong was found. findings: the faults, causes first. notes: what is
     good to know and no fault. cannot_tell: sentences on what was not judged, and why.
     subject: what was checked, in words. judged: False where time was up before the first test.
+    covered: the lines that never ran, the arguments never given, and what was not judged.
     """
 
     findings: list = field(default_factory=list)
@@ -22,20 +25,26 @@ class Report:
     cannot_tell: list = field(default_factory=list)
     subject: str = ""
     judged: bool = True
+    covered: Covered = field(default_factory=Covered)
 
     @property
     def ok(self):
         return not self.findings
 
-    def raise_if_wrong(self):
-        """Raise AssertionError with the findings, for use in tests; return the report if ok."""
-        if not self.ok or not self.judged:
+    def raise_if_wrong(self, strict=False):
+        """Raise AssertionError with the findings, for use in tests; return the report if ok.
+
+        strict: raise it also where not all was judged, `covered.whole`.
+        """
+        if not self.ok or not self.judged or (strict and not self.covered.whole):
             raise AssertionError(str(self))
         return self
 
     @property
     def headline(self):
-        text = "nothing wrong found" if self.judged else "not checked"
+        missing = self.covered.missing
+        text = f"nothing wrong found in what ran; {missing}" if missing else "nothing wrong found"
+        text = text if self.judged else "not checked"
         if count := len(self.findings):
             text = "1 thing is wrong" if count == 1 else f"{count} things are wrong"
         return "; ".join([text, *self.cannot_tell])

@@ -96,7 +96,7 @@ class Runs:
         masks = {name: mask.clone() for name, mask in (masks or {}).items()}  # it may write there
         nothing = contextlib.nullcontext()
         with NoDropout() if self.quiet else nothing, watch or nothing:
-            return self.call(module, x if watch else x.clone(), masks, way)
+            return self.call(module, x if watch else x.clone(), masks, way, watched=not watch)
 
     def look(self, x, *question, **more):
         """The same without gradients."""

@@ -16,11 +16,11 @@ MOST_SETTLED = 60  # ways to write the masks that each call needs
 def settled_ways(subject):
     """[a Subject for each way to call it, the usual first], each of which knows the others.
 
-    A flag that changes nothing is no way of its own.
+    A flag, or positions, that change nothing are no way of their own.
     """
     usual, *others = map(settled, (subject, *other_ways(subject)))
     s = Facts(usual)
-    acting = [one for one in others if not one.way.flags or _differs(s, one)]
+    acting = [one for one in others if one.way.names != s.way.names or _differs(s, one)]
     every = [usual, *acting]
     return [replace(one, others=tuple(o for o in every if o is not one)) for one in every]
 

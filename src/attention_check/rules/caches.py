@@ -8,7 +8,6 @@ import torch
 
 from ..facts import fact
 from ..findings import Finding, Unjudged
-from ..guard import settings_kept
 from ..search.make import arguments
 from ..search.names import CACHE, PLACES, ZEROS
 from ..search.ways import context_of, flat
@@ -123,8 +122,7 @@ def _run(s, cache, x, lengths):
         given = s.masks | cache.flags | dict.fromkeys(cache.starts, at)
         given |= {name: torch.arange(at, end) for name in cache.places}
         given |= {cache.argument: kept} if cache.argument else {}
-        s.clock.look()
-        with torch.no_grad(), settings_kept():
+        with torch.no_grad(), s.guarded():
             answer = s.way.answer(module, part, given)
         rows.append(context_of(answer, part.shape[:-1]))
         if cache.part is not None:

@@ -1,5 +1,6 @@
 """The subject of a check: a copy of the module with a way to call it that runs."""
 
+import contextlib
 import itertools
 import re
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ class Subject:
     factory: makes the module with another number of heads, or None.
     fresh: each call needs an uncalled copy, as it keeps something. quiet: no dropout ever drops.
     random: why two calls differ, "dropout" or "layer"; drops: whether dropout does so too.
+    watch: sees which lines run, or None.
     given: what is called otherwise than usual, in words. others: the Subjects of all other ways.
     """
 
@@ -49,6 +51,7 @@ class Subject:
     drops: bool = False
     given: str = ""
     others: tuple = ()
+    watch: object = None
 
     @property
     def device(self):
@@ -61,12 +64,19 @@ class Subject:
         shape = (batch or self.sizes.batch, tokens or self.sizes.tokens, self.sizes.d_model)
         return torch.randn(shape, generator=generator).to(self.device, self.dtype)
 
-    def call(self, module, x, masks=None, way=None):
+    def call(self, module, x, masks=None, way=None, watched=True):
         """The output (batch, tokens, width); torch's settings are as before."""
+        with self.guarded(watched):
+            return (way or self.way)(module, x, self.masks | (masks or {}))
+
+    @contextlib.contextmanager
+    def guarded(self, watched=True):
+        """For a call of the module: within the time, watched, with torch's settings as before."""
         self.clock.look()
-        with settings_kept():
+        watch = self.watch() if self.watch and watched else contextlib.nullcontext()
+        with settings_kept(), watch:
             try:
-                return (way or self.way)(module, x, self.masks | (masks or {}))
+                yield
             except SystemExit as error:
                 raise RuntimeError("forward ends the program by sys.exit()") from error
 
@@ -80,10 +90,10 @@ class Never:
     shape: tuple = ()
 
 
-def find_subject(module, d_model, num_heads, causal, clock):
+def find_subject(module, d_model, num_heads, causal, clock, watch=None):
     """The Subject of a module, or Never. Raises CannotCheck where it wants what is not known."""
     heads, context = num_heads or attribute(module, HEADS), find_context(module)
-    subject = Subject(module, clock, Way(), None, causal=causal)
+    subject = Subject(module, clock, Way(), None, causal=causal, watch=watch)
     if subject.device.type == "meta":
         raise CannotCheck("The module is on the meta device and has no numbers to run on.")
     candidates = widths(module, d_model)

@@ -12,15 +12,15 @@ from .ways import flat
 def of_function(thing):
     """A class of modules around a function of queries, keys and values, (d_model, num_heads).
 
-    None where the thing is something else: its arguments must have the names of all three.
+    What is something else is given back: its arguments must have the names of all three.
     """
     if isinstance(thing, type | nn.Module) or not callable(thing):
-        return None
+        return thing
     parameters = arguments(thing)
     matches = [(p.name, ROLE.fullmatch(p.name.lower())) for p in parameters]
     roles = {match[1]: name for name, match in matches if match}
     if len(roles) < 3:
-        return None
+        return thing
     masks = [p for p in parameters if MASK.search(p.name.lower())]
     name = getattr(thing, "__name__", type(thing).__name__)
     own = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]

@@ -18,7 +18,7 @@ HEAD_WIDTHS = "head_dim head_size d_head dim_head d_k d_v key_dim d_q dk dv".spl
 DROPOUTS = "dropout attn_dropout dropout_rate drop p dropout_p attention_dropout attn_drop".split()
 
 LENGTHS = re.compile(r"(?:^|_)len(?:s|gths)$")
-MASK = re.compile(rf"mask|^padding$|^hidden$|{LENGTHS.pattern}")
+MASK = re.compile(rf"mask|^padding$|^hidden$|^keep$|^valid$|{LENGTHS.pattern}")
 CONTEXT_MASK = re.compile(r"encoder|memory|cross")
 OTHER_MASK = re.compile(rf"(?<![a-z])head_mask|{CONTEXT_MASK.pattern}|use_|is_|return|_type")
 KEYS = re.compile(r"^(k|v|key|keys|value|values|kv|key_value|x_k|x_v|k_in|v_in)$")

@@ -1,4 +1,4 @@
-"""The other ways to call a module: with a context that may be left out, with a flag switched."""
+"""The other ways to call a module: with what may be left out, with a flag switched."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import torch
 
 from ..guard import copy_module
 from .make import arguments
-from .names import SWITCH
+from .names import PLACES, SWITCH
 from .ways import of_two_widths
 
 MOST_FLAGS = 4  # that are tried, each by itself
@@ -16,8 +16,11 @@ def other_ways(subject):
     """The subject called in each other way that runs: an optional context, a flag switched."""
     names = () if _takes_no_context(subject.original) else subject.way.optional
     contexts = [_with_context(subject, name) for name in names]
-    flags = [p for p in arguments(subject.original.forward) if type(p.default) is bool]
+    parameters = arguments(subject.original.forward)
+    flags = [p for p in parameters if type(p.default) is bool]
+    places = [p for p in parameters if p.default is None and PLACES.search(p.name)]
     tried = [*contexts, *([_with_flag(subject, p)] for p in flags[:MOST_FLAGS])]
+    tried += [[_with_places(subject, p)] for p in places]
     found = (next(filter(_runs, ways), None) for ways in tried)
     return tuple(one for one in found if one is not None)
 
@@ -50,6 +53,11 @@ def _with_flag(subject, p):
         causal = True if value and causal is None and "caus" in p.name else causal
     way = replace(subject.way, flags=(*subject.way.flags, (p.name, value)))
     return replace(subject, way=way, causal=causal, given=f"{p.name}={value}")
+
+
+def _with_places(subject, p):
+    way = replace(subject.way, places=(*subject.way.places, p.name))
+    return replace(subject, way=way, given=f"{p.name} given")
 
 
 def _runs(subject):
