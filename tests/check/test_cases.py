@@ -1319,6 +1319,39 @@ class DroppedBehindAGivenMask(GivenMaskBeyondHalf):
         return F.dropout(super().fill(scores, mask), 0.3, self.training)
 
 
+@right()
+class TokensFirstAsItSays(nn.Module):
+    """x: (tokens, batch, d_model)."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.heads, self.width = num_heads, d_model // num_heads
+        self.q, self.k, self.v, self.o = (nn.Linear(d_model, d_model) for _ in range(4))
+
+    def split(self, x):
+        return x.reshape(len(x), -1, self.width).transpose(0, 1)
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        weights = (q @ k.mT / self.width**0.5).softmax(-1)
+        return self.o((weights @ v).transpose(0, 1).reshape(x.shape))
+
+
+@wrong("batch-mixed", "takes the first axis for the tokens")
+class TokensFirstUnsaid(TokensFirstAsItSays):
+    """Nothing says so."""
+
+
+@wrong("scale")
+class TokensFirstAndScale(TokensFirstAsItSays):
+    """x: (seq_len, batch_size, width)."""
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        weights = (q @ k.mT / x.shape[-1] ** 0.5).softmax(-1)
+        return self.o((weights @ v).transpose(0, 1).reshape(x.shape))
+
+
 ROWS = "wrong-pair batch-mixed future-visible split-by-view mask-argument no-effect"
 
 

@@ -301,7 +301,8 @@ def batch_mixed(s):
     """
     moved = batch_moves(s)
     if moved is None:
-        return None
+        first = s.way.layout == "tokens first"
+        return Note("It takes (tokens, batch, d_model).", code="tokens-first") if first else None
     hint = "A view or reshape that joins batch and tokens in the wrong order does that, or a sum "
     hint += "over the first axis. Keep each sentence to itself."
     if s.way.layout == "batch" and _tokens_apart(s):

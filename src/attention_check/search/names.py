@@ -32,6 +32,9 @@ OPTIONAL = re.compile(CONTEXT.pattern + r"|cond(?:itioning)?")
 SWITCH = re.compile(r"mask|caus|autoregress|decod|unidirect", re.IGNORECASE)
 ZEROS = re.compile(r"^(start_pos|offset|start|pos|position|step|layer_idx|past_length)$")
 CACHE = re.compile(r"cache|past|^state$|^kv_state|^prev_kv|^mem(?:ory)?_kv|incremental|use_kv")
+_TOKENS, _BATCH = r"(?:tokens|seq\w*|length|time|[tlsn])", r"(?:batch\w*|bsz|bs|b)"
+TOKENS_FIRST = re.compile(rf"\b{_TOKENS}, ?{_BATCH}\b(?=, ?\w+|\))", re.IGNORECASE)
+BATCH_FIRST = re.compile(rf"\b{_BATCH}, ?{_TOKENS}\b", re.IGNORECASE)
 NOT_TOKENS = re.compile(
     r"freq|rope|rotary|cos|sin|len|cache|past|state_|bias|ind|idx|time|adj|edge|coord|emb$"
 )

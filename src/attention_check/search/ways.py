@@ -1,5 +1,6 @@
 """The ways to call forward, by the names of its arguments."""
 
+import inspect
 from collections import defaultdict
 from dataclasses import dataclass, fields, is_dataclass, replace
 
@@ -8,6 +9,7 @@ from torch import nn
 
 from .make import CannotCheck, arguments
 from .names import (
+    BATCH_FIRST,
     CACHE,
     CONTEXT,
     CONTEXT_MASK,
@@ -20,6 +22,7 @@ from .names import (
     PLACES,
     QUERIES,
     ROLE,
+    TOKENS_FIRST,
     ZEROS,
 )
 from .sizes import attribute, widths
@@ -168,7 +171,8 @@ def ways(module):
     way = Way(inputs=inputs if given["keywords"] else max(inputs, 1), **given)
     others = [] if parameters else [replace(way, inputs=n) for n in (3, 2)]  # forward(*inputs)
     layouts = ["batch", "one sentence"]
-    if getattr(module, "batch_first", None) is False or _tokens_first_inside(module):
+    first = getattr(module, "batch_first", None) is False or _tokens_first_inside(module)
+    if first or _says_tokens_first(module):
         layouts.insert(0, "tokens first")
     return [replace(w, layout=layout) for w in (way, *others) for layout in layouts]
 
@@ -199,6 +203,22 @@ def _kinds(module, p, names):
             f"what to give for it. Wrap it in a module whose forward(x) gives it."
         )
     return kinds
+
+
+def _says_tokens_first(module):
+    """Whether docstrings, or comments in forward, say that it takes (tokens, batch, d_model)."""
+    kind = type(module)
+    try:
+        lines = inspect.getsource(kind.forward).splitlines()
+    except (OSError, TypeError):
+        lines = []
+    said = [
+        kind.__doc__ or "",
+        kind.forward.__doc__ or "",
+        *(line.partition("#")[2] for line in lines),
+    ]
+    said = "\n".join(said)
+    return bool(TOKENS_FIRST.search(said)) and not BATCH_FIRST.search(said)
 
 
 def _tokens_first_inside(module):
