@@ -13,7 +13,9 @@ import torch
 from .words import listed
 
 LONGEST = 50  # a condition of more letters is left out
-LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+HERE = Path(__file__).parent
+OURS = (HERE, HERE.with_name("attention_course"), HERE.with_name("shape_tracing"))
+LIBRARIES = tuple(str(folder) for folder in (Path(torch.__file__).parent, *OURS))
 
 
 @dataclass(frozen=True)

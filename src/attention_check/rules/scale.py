@@ -145,7 +145,7 @@ def _divisor(sizes, slope, width):
 # --- positions in the scores ----------------------------------------------------------------
 
 
-@rule("distance-bias", unless={"scale"})
+@rule("distance-bias")
 def distance_bias(s):
     """What is added to the scores grows with the distance: far tokens are preferred.
 
