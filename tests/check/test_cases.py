@@ -342,7 +342,7 @@ class LayersCountedByHeadsFromTheFront(LayersCountedByHeads):
         return self.layers[3]
 
 
-@wrong("other-heads", "heads", open=True)
+@wrong("other-heads", "heads")
 class ParametersCountedByHeads(nn.Module):
     def __init__(self, d_model, num_heads):
         super().__init__()
