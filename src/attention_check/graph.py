@@ -41,6 +41,18 @@ class Product:
         return [a for a in left if a in right and a not in out]
 
     @property
+    def doubled(self):
+        """[(number of the side, letter)] of each letter that stands twice in one side."""
+        return [(n, a) for n, t in enumerate(self.letters[:2]) for a in t if t.count(a) > 1]
+
+    @property
+    def apart(self):
+        """[(left letter, right letter)] of axes of one size, each summed in its own side alone."""
+        every = "".join(self.letters)
+        first, second = ([a for a in t if every.count(a) == 1] for t in self.letters[:2])
+        return [(a, b) for a in first for b in second if self.sizes[a] == self.sizes[b] > 1]
+
+    @property
     def sizes(self):
         """The size of each axis by its letter."""
         both = zip(self.letters, self.values, strict=False)
@@ -64,7 +76,8 @@ class Graph:
         self.known = {id(t) for t in [*self.module.parameters(), *self.module.buffers(), *plain]}
         # (the inputs whose numbers go on, their factor) of the call at an index
         self.carried = cache(lambda at: _carried(self.calls[at]))
-        self._makers, self._users, self._all = defaultdict(list), defaultdict(list), {}
+        self._makers, self._users = defaultdict(list), defaultdict(list)
+        self.every = {}  # index -> Product, of two computed tensors or with a weight
         for at, call in enumerate(self.calls):
             for kept in outputs(call):
                 self._makers[id(kept.tensor)].append(at)
@@ -72,7 +85,7 @@ class Graph:
             for kept in call.inputs:
                 self._users[id(kept.tensor)].append(at)
             if product := self._product(at, call):
-                self._all[at] = product
+                self.every[at] = product
 
     def maker(self, kept, before):
         """The index of the call that made (or last wrote) the tensor; None for what came in."""
@@ -157,7 +170,7 @@ class Graph:
     def projections(self):
         """The indices of the calls that multiply by a weight: of the module, or trainable."""
         found = {at for at, call in enumerate(self.calls) if call.name in PROJECTIONS}
-        for at, product in self._all.items():
+        for at, product in self.every.items():
             for origin in (self.origin(kept, at) for kept in product.sides):
                 leaves = [kept.tensor for made, kept in origin.sources if made is None]
                 own = [t for t in leaves if id(t) in self.known or t.requires_grad]
@@ -167,7 +180,7 @@ class Graph:
     @cached_property
     def products(self):
         """Index -> Product, for products of two computed tensors."""
-        return {at: p for at, p in self._all.items() if at not in self.projections}
+        return {at: p for at, p in self.every.items() if at not in self.projections}
 
     @property
     def attends(self):
@@ -181,7 +194,7 @@ class Graph:
             if call.name in PRODUCTS:
                 return _spelled(at, call, "...ic,...cj->...ij", call.inputs[-2:])
             if call.name == EINSUM:
-                return _spelled(at, call, call.args[0].replace(" ", ""), call.inputs)
+                return _spelled(at, call, equation(call), call.inputs)
             return self._sum(at, call) if call.name == SUM else None
         except (AttributeError, IndexError, TypeError, ValueError):
             return None  # other operands than two tensors
@@ -201,10 +214,10 @@ class Graph:
         return _spelled(at, call, f"{left},{right}->{out}", made.inputs, values)
 
 
-def _spelled(at, call, equation, sides, values=None):
+def _spelled(at, call, terms, sides, values=None):
     """The Product of an einsum's equation, with a letter for each axis."""
     values = values or [kept.value for kept in sides]
-    terms, arrow, out = equation.partition("->")
+    terms, arrow, out = terms.partition("->")
     if not arrow:
         out = "..." + "".join(sorted(c for c in set(terms) - set(".,") if terms.count(c) == 1))
     left, right = terms.split(",")
@@ -237,6 +250,11 @@ def outputs(call):
     """The tensors that a call gave."""
     given = call.output if isinstance(call.output, list | tuple) else [call.output]
     return [kept for kept in given if isinstance(kept, Kept)]
+
+
+def equation(call):
+    """The equation of an einsum, without spaces; "" for other calls."""
+    return call.args[0].replace(" ", "") if call.name == EINSUM else ""
 
 
 def argument(call, place, name):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from .facts import fact
 from .findings import Unjudged
-from .graph import LOGARITHM
+from .graph import LOGARITHM, outputs
 
 
 @fact
@@ -70,7 +70,7 @@ def unsummed(s):
     softmaxes, or "unseen".
     """
     found = [(core, _made(s, core)) for core in square(s) if core.fused is None]
-    return [(core, why) for core, why in found if why]
+    return [(core, why) for core, why in found if why and not diagonal_taken(s)]
 
 
 def _made(s, core):
@@ -88,6 +88,57 @@ def _made(s, core):
         "unseen": True,
     }
     return next(why for why, true in causes.items() if true)
+
+
+# --- letters of an einsum, and diagonals ------------------------------------------------------
+
+
+@fact
+def misspelt(s):
+    """(code of the rule that tells it, Product) of the einsum whose letters are wrong; or None.
+
+    A letter stands twice in a weight, or two axes are summed apart that should meet.
+    """
+    for at, product in s.graph.every.items():
+        weight, soft = at in s.graph.projections, any(map(_is_soft, product.sides))
+        if any(s.graph.maker(product.sides[n], at) is None for n, _ in product.doubled):
+            return "no-effect", product
+        if product.apart:
+            return "no-effect" if weight else "wrong-values" if soft else "wrong-pair", product
+    return None
+
+
+@fact
+def diagonal_taken(s):
+    """The call in which the weights go on by their diagonal alone; or None."""
+    for at, call in enumerate(s.graph.calls if s.sizes.tokens > 1 else ()):
+        for kept in call.inputs:
+            if _is_soft(kept) and _takes_diagonal(s, at, kept):
+                others = (s.graph.calls[n] for n in s.graph.users(kept, -1) if n != at)
+                if all(other.relation == "same object" for other in others):
+                    return call
+    return None
+
+
+def _is_soft(kept):
+    """Whether numbers are (…, n, n) with rows that sum to one, none below zero, as of a softmax."""
+    value = kept.value
+    if value.dim() < 2 or value.shape[-1] != value.shape[-2] or not kept.tensor.requires_grad:
+        return False
+    return bool((value >= 0).all()) and sums_to_one(value, -1) and not value.equal(_diagonal(value))
+
+
+def _diagonal(value):
+    return value * torch.eye(value.shape[-1]).to(value)
+
+
+def _takes_diagonal(s, at, kept):
+    """Whether a call gives the diagonal of a tensor, or reads no more of it."""
+    doubled = s.graph.every[at].doubled if at in s.graph.every else []
+    if any(s.graph.every[at].sides[n] is kept for n, _ in doubled):
+        return True
+    taken = kept.value.diagonal(dim1=-2, dim2=-1), _diagonal(kept.value)
+    return any(made.value.equal(one) for made in outputs(s.graph.calls[at]) for one in taken)
 
 
 # --- split and merged -----------------------------------------------------------------------
@@ -194,6 +245,7 @@ def disturbed(s):
         _misread(s)
         or off_axis(s)
         or any(why in ("logarithms", "negative", "changed", "raw") for _, why in unsummed(s))
+        or misspelt(s)
         or heads_apart(s)
         or batch_moves(s) is not None
     )

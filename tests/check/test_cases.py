@@ -342,7 +342,7 @@ class LayersCountedByHeadsFromTheFront(LayersCountedByHeads):
         return self.layers[3]
 
 
-@wrong("other-heads", "heads", open=True)
+@wrong("other-heads", "heads")
 class ParametersCountedByHeads(nn.Module):
     def __init__(self, d_model, num_heads):
         super().__init__()
@@ -638,7 +638,7 @@ class PairsInPlaceOfTheCausal(Fused):
 # --- the diagonal of the weights, and letters of einsum ---------------------------------------
 
 
-@wrong("wrong-values attention-unused no-effect past-hidden", "diagonal", open=True)
+@wrong("wrong-values attention-unused no-effect past-hidden", "diagonal")
 class DiagonalByEinsum(Fused):
     """No token gets the values of another."""
 
@@ -646,13 +646,13 @@ class DiagonalByEinsum(Fused):
         return torch.einsum("bhtt,bhtd->bhtd", self.scores(q, k).softmax(-1), v)
 
 
-@wrong("wrong-values attention-unused no-effect past-hidden", "diagonal", open=True)
+@wrong("wrong-values attention-unused no-effect past-hidden", "diagonal")
 class DiagonalTaken(Fused):
     def attend(self, q, k, v):
         return self.scores(q, k).softmax(-1).diagonal(dim1=-2, dim2=-1)[..., None] * v
 
 
-@wrong("wrong-values attention-unused no-effect past-hidden", "diagonal", open=True)
+@wrong("wrong-values attention-unused no-effect past-hidden", "diagonal")
 class DiagonalByAProduct(Fused):
     def attend(self, q, k, v):
         return (self.scores(q, k).softmax(-1) * torch.eye(q.shape[2])) @ v
@@ -661,7 +661,7 @@ class DiagonalByAProduct(Fused):
 LETTERS = "no-effect unused-layer wrong-pair wrong-values attention-unused past-hidden"
 
 
-@wrong(LETTERS, "einsum", unsaid="input-cut", open=True)
+@wrong(LETTERS, "einsum", unsaid="input-cut")
 class DoubledLetter(nn.Module):
     """dd takes the diagonal of a matrix."""
 
@@ -681,14 +681,14 @@ class DoubledLetter(nn.Module):
         return torch.einsum("od,btd->bto", self.wo, context)
 
 
-@wrong(LETTERS, "einsum", open=True)
+@wrong(LETTERS, "einsum")
 class SumsApart(DoubledLetter):
     """Weights and values are summed apart: the weights have no effect."""
 
     project, sums = "ed,btd->bte", "bhqk,blhd->bqhd"
 
 
-@wrong(LETTERS, "einsum", open=True)
+@wrong(LETTERS, "einsum")
 class WidthsApart(DoubledLetter):
     """The numbers of queries and of keys are summed apart: no product of vectors."""
 

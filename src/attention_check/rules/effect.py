@@ -8,10 +8,11 @@ from .. import acting
 from ..acting import WHOLE, layer_of
 from ..facts import fact
 from ..findings import Finding
-from ..graph import PROJECTIONS, outputs
+from ..graph import PROJECTIONS, equation, outputs
+from ..trust import misspelt
 from ..words import listed
 from .registry import rule
-from .roles import told_idle
+from .roles import apart_in_words, in_line, one_letter, told_idle
 
 
 @rule("attention-unused", whole=True)
@@ -83,6 +84,9 @@ def no_effect(s):
         context = head(x)
     return self.out_proj(context)
     """
+    code, product = misspelt(s) or ("", None)
+    if code == "no-effect":
+        return Finding(_misspelt_in_words(s, product))
     dead = {n: part for n, part in acting.dead(s).items() if not told_idle(s, layer_of(n))}
     if not dead:
         return None
@@ -95,6 +99,22 @@ def no_effect(s):
                 "result, outs.append(head(x)), and join them: torch.cat(outs, dim=-1)."
             )
     return Finding(f"{_what(s, dead)} no effect on the output{why}")
+
+
+def _misspelt_in_words(s, product):
+    """What an einsum with a weight leaves out, and the equation to write."""
+    if not product.doubled:
+        said = f"{apart_in_words(s, product)}: of the weight the sums alone have an effect."
+        return f"{said} {one_letter(s, product)}"
+    call, (side, a) = s.graph.calls[product.at], product.doubled[0]
+    terms, arrow, out = equation(call).partition("->")
+    new, terms = next(c for c in "edcfghijklmnop" if c not in terms), terms.split(",")
+    terms[side], out = terms[side].replace(a, new, 1), out.replace(a, new)
+    return (
+        f"In the einsum '{equation(call)}'{in_line(call)} {a} stands twice in one operand, which "
+        f"takes the diagonal of a weight: its other numbers have no effect. Give its axes two "
+        f"letters: '{','.join(terms)}{arrow}{out}'."
+    )
 
 
 def _cut_how(s, dead):

@@ -5,7 +5,7 @@ from itertools import product
 import torch
 
 from ..findings import Finding, Note
-from ..trust import heads_apart, merge_cut, split_cut, unseen
+from ..trust import heads_apart, merge_cut, misspelt, split_cut, unseen
 from .registry import rule
 
 
@@ -38,7 +38,7 @@ def input_cut(s):
     """
     width, heads, places = s.sizes.d_model, s.sizes.num_heads, torch.arange(s.sizes.d_model)
     counts = [n for n in dict.fromkeys((heads, 2, 3, 5, 7)) if n and n > 1 and width % n == 0]
-    for strided in (False, True) if s.sizes.tokens > 1 else ():
+    for strided in (False, True) if s.sizes.tokens > 1 and not misspelt(s) else ():
         ends = (places == n for n in (0, 1 if strided else width - 1))
         if _together(s, *ends) > 2e-5:
             continue  # whatever the count, these two would stand in two slices

@@ -354,19 +354,20 @@ def other_heads(s):
             if refuses(error):
                 return Note(f"forward refuses {heads} heads: {told(error)}")
             said = f"It works with {usual} heads and fails with {heads}: {told(error)}."
-            if not _counts_layers(s, module):
+            if not (counted := _counted_by_heads(s, module)):
                 return Note(said)  # a size may be fixed on purpose
             return Finding(
-                f"{said} The number of layers is the number of heads, and with more heads some of "
-                f"them are never used. Make as many as forward uses."
+                f"{said} The number of {counted} is the number of heads, and with more heads some "
+                f"of them are never used. Make as many as forward uses."
             )
     return None
 
 
-def _counts_layers(s, module):
-    """Whether more heads bring more weights, of which some are never used."""
-    if len(weights_of(module)) == len(weights_of(s.original)):
-        return False
+def _counted_by_heads(s, module):
+    """ "layers" or "stacked matrices": what more heads bring more of, some never used; or ""."""
+    stacks = [[len(w) for w in m.values() if w.dim() > 2] for m in (weights_of(module), s.weights)]
+    layers = len(weights_of(module)) != len(s.weights)
+    counted = "layers" if layers else "stacked matrices" if stacks[0] != stacks[1] else ""
     for heads in (s.sizes.d_model, *(times * (s.sizes.num_heads or 1) for times in (3, 2))):
         try:
             more = prepare(s.factory(heads), s.dtype)
@@ -375,5 +376,11 @@ def _counts_layers(s, module):
         except Exception:
             continue  # a number of heads that it does not take
         weights = [w for w in weights_of(more).values() if w.requires_grad]
-        return None in torch.autograd.grad(output.sum(), weights, allow_unused=True)
-    return False
+        slopes = torch.autograd.grad(output.sum(), weights, allow_unused=True)
+        return counted if any(map(_has_unused, slopes)) else ""
+    return ""
+
+
+def _has_unused(slope):
+    """Whether the gradient of a weight says that it, or a matrix of a stack, is never used."""
+    return slope is None or (slope.dim() > 2 and not slope.flatten(1).any(dim=1).all())

@@ -8,11 +8,11 @@ import torch
 from ..acting import WHOLE, in_words, is_matrix, layer_of, letter_of, places_of, within, zero_part
 from ..facts import fact
 from ..findings import Finding, Note
-from ..graph import factor
+from ..graph import equation, factor
 from ..search.names import ENCODER
 from ..search.ways import context_number
 from ..stages import ROLES, cores
-from ..trust import disturbed, sees_others
+from ..trust import diagonal_taken, disturbed, misspelt, sees_others
 from ..trust import one_for_all as copied_row
 from ..words import listed
 from .registry import rule
@@ -38,7 +38,14 @@ def wrong_values(s):
 
 def _first(s, letters):
     """The Finding of the first cause for which these roles go wrong, or None."""
-    causes = (_without_effect, _argument_confused, context_confused, _other_groups)
+    causes = (
+        _by_diagonal,
+        _summed_apart,
+        _without_effect,
+        _argument_confused,
+        context_confused,
+        _other_groups,
+    )
     messages = (cause(s, letters) for cause in causes)
     return next((Finding(message) for message in messages if message), None)
 
@@ -85,6 +92,48 @@ def unused_argument(s):
     if disturbed(s) or not (names := unread(s)) or context_number(s.way.names) is not None:
         return None
     return Note(f"{_made_of_other(*names)} forward can do without {names[0]}.")
+
+
+# --- letters of an einsum, and diagonals ------------------------------------------------------
+
+
+def _by_diagonal(s, letters):
+    if letters != "v" or (call := diagonal_taken(s)) is None:
+        return None
+    where = f" by einsum '{equation(call)}'" if equation(call) else ""
+    return (
+        f"Of the weights the diagonal alone goes on{where}{in_line(call)}: each token gets its "
+        f"own value times one weight, and no value of another. context = weights @ values."
+    )
+
+
+def _summed_apart(s, letters):
+    code, product = misspelt(s) or ("", None)
+    if code != ("wrong-values" if letters == "v" else "wrong-pair"):
+        return None
+    lost = "the weights add up to one and weigh nothing" if letters == "v" else "no vectors meet"
+    return f"{apart_in_words(s, product)}: {lost}. {one_letter(s, product)}"
+
+
+def apart_in_words(s, product):
+    """Which letters of an einsum are summed apart, with its equation and its line."""
+    call, (a, b) = s.graph.calls[product.at], product.apart[0]
+    return (
+        f"In the einsum '{equation(call)}'{in_line(call)} {a} and {b} each stand in one operand "
+        f"alone, so each is summed by itself"
+    )
+
+
+def one_letter(s, product):
+    """The equation with one letter for two axes that should meet, as an advice."""
+    terms, arrow, out = equation(s.graph.calls[product.at]).partition("->")
+    a, b = product.apart[0]
+    return f"Give both one letter: '{terms.replace(b, a)}{arrow}{out}'."
+
+
+def in_line(call):
+    """The line of a call in words, or ""."""
+    return f" in `{call.line}`" if call.line else ""
 
 
 # --- layers without effect ------------------------------------------------------------------

@@ -487,6 +487,62 @@ fault("other-heads", "fails with 2", "The number of layers is the number of head
 )
 
 
+@fault("other-heads", "fails with 2", "The number of stacked matrices is the number of heads")
+class MatricesCountedByHeads(TwoWay):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        del self.q, self.k, self.v, self.o
+        self.stack = nn.Parameter(torch.randn(num_heads, d_model, d_model))
+
+    def made(self, x):
+        return x @ self.stack[0], x @ self.stack[1], x @ self.stack[2]
+
+    def forward(self, x):
+        q, k, v = map(self.split, self.made(x))
+        return self.o(self.merge(self.soften(self.scores(q, k)) @ v))
+
+    def o(self, x):
+        return x @ self.stack[3]
+
+
+@fault("other-heads", "stacked matrices")
+class MatricesCountedByHeadsAtOnce(MatricesCountedByHeads):
+    def made(self, x):
+        return torch.einsum("btd,nde->nbte", x, self.stack[:3])
+
+    def o(self, x):
+        return x @ self.stack[-1]
+
+
+@correct("other-heads")
+class AMatrixForEachHead(MatricesCountedByHeads):
+    """Stacks as long as there are heads, and all of it used."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        shape = num_heads, d_model, d_model // num_heads
+        self.stacks = nn.ParameterList(torch.randn(shape) for _ in range(3))
+        self.stack = nn.Parameter(torch.randn(4, d_model, d_model))
+
+    def split(self, x):
+        return x
+
+    def made(self, x):
+        return (x[:, None] @ matrices for matrices in self.stacks)
+
+    def o(self, x):
+        return x @ self.stack.sum(0)
+
+
+@correct("other-heads", note="other-heads")
+class FourMatricesForHeads(AMatrixForEachHead):
+    """A matrix for each head, all of them used; four heads are asked for."""
+
+    def merge(self, x):
+        first, second, third, *others = x.unbind(1)
+        return torch.cat([first, second, third, others[0], *others[1:]], dim=-1)
+
+
 @correct("other-heads")
 class ALayerForEachHead(nn.Module):
     def __init__(self, d_model, num_heads):

@@ -33,6 +33,16 @@ correct("wrong-pair")(
     separate.but("queries @ keys", "keys @ queries")
 )  # the same function, with two names swapped
 
+fault("wrong-values", "Give both one letter: 'bhij,bhje->bhie'")(
+    einsum.but('"bhij,bhje->bhie", attn', '"bhij,bhke->bhie", attn')
+)
+fault("wrong-pair", "Give both one letter: 'bhie,bhje->bhij'")(
+    einsum.but("bhie,bhje->bhij", "bhie,bhjd->bhij")
+)
+fault("wrong-values", "the diagonal alone")(
+    fused.but("y = att @ v", "y = att.diagonal(dim1=-2, dim2=-1)[..., None] * v")
+)
+
 
 # --- several inputs -------------------------------------------------------------------------
 
@@ -415,6 +425,120 @@ class AveragedQueries(Plain):
 
     def scores(self, q, k):
         return super().scores(q + q.mean(2, keepdim=True), k)
+
+
+# --- diagonals, and letters of an einsum ------------------------------------------------------
+
+
+class Met(TwoWay):
+    """Weights and values meet in a method of their own."""
+
+    def meet(self, weights, v):
+        return weights @ v
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        return self.o(self.merge(self.meet(self.soften(self.scores(q, k)), v)))
+
+
+@fault("wrong-values", "no value of another")
+class DiagonalByIndex(Met):
+    def meet(self, weights, v):
+        at = torch.arange(v.shape[-2])
+        return weights[..., at, at].unsqueeze(-1) * v
+
+
+@fault("wrong-values", "no value of another")
+class DiagonalEmbedded(Met):
+    def meet(self, weights, v):
+        return weights.diagonal(dim1=-2, dim2=-1).diag_embed() @ v
+
+
+@fault("wrong-values", "by einsum 'bhii,bhie->bhie'")
+class DiagonalOfCausal(Met):
+    hide = Plain.hide
+
+    def soften(self, scores):
+        return super().soften(self.hide(scores))
+
+    def meet(self, weights, v):
+        return torch.einsum("bhii, bhie -> bhie", weights, v)
+
+
+@fault("wrong-values", "Give both one letter: '...qk,...kd->...qd'")
+class SummedApartBehindDots(Met):
+    def meet(self, weights, v):
+        return torch.einsum("...qk,...ld->...qd", weights, v)
+
+
+@fault("wrong-pair", "Give both one letter: '...qd,...kd->...qk'")
+class WidthsApartBehindDots(Met):
+    def scores(self, q, k):
+        return torch.einsum("...qd,...ke->...qk", q, k) / self.head_dim**0.5
+
+
+@fault("no-effect", "Give its axes two letters: 'btd,ed->bte'")
+class DiagonalOfAWeight(Met):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        del self.q
+        self.wq = nn.Parameter(torch.randn(d_model, d_model))
+
+    def q(self, x):
+        return torch.einsum("btd,dd->btd", x, self.wq)
+
+
+@fault("no-effect", "Give both one letter: 'btd,hde->bhte'")
+class WeightSummedApart(DiagonalOfAWeight):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.wq = nn.Parameter(torch.randn(num_heads, d_model, self.head_dim))
+
+    def q(self, x):
+        return torch.einsum("btd,hce->bhte", x, self.wq).transpose(1, 2).flatten(2)
+
+
+@correct("wrong-values", "not-normalised")
+class OthersAlone(Met):
+    """A token takes nothing of itself: its own weight goes to the others."""
+
+    def meet(self, weights, v):
+        own = torch.einsum("bhii->bhi", weights)[..., None]
+        return (weights @ v - own * v) / (1 - own)
+
+
+@correct("wrong-values")
+class DiagonalKept(Met):
+    """How far each token looks at itself, for a plot."""
+
+    def meet(self, weights, v):
+        self.own = weights.diagonal(dim1=-2, dim2=-1).mean()
+        return torch.einsum("bhqk,bhkd->bhqd", weights, v)
+
+
+@correct("wrong-values", "wrong-pair")
+class SumOfTheHeads(Met):
+    """The values serve all heads, whose contexts are added: one letter stands in one operand."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.v = nn.Linear(d_model, d_model)
+
+    def meet(self, weights, v):
+        whole = v.transpose(1, 2).flatten(2)
+        return self.split(torch.einsum("bhqk,bkd->bqd", weights, whole))
+
+
+@correct("no-effect", "input-cut")
+class OneNumberForEach(DiagonalOfAWeight):
+    """A weight for each number, and a whole matrix in front."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.gain = nn.Parameter(torch.ones(d_model))
+
+    def q(self, x):
+        return torch.einsum("d,btd->btd", self.gain, torch.einsum("ed,btd->bte", self.wq, x))
 
 
 # --- what has no effect ---------------------------------------------------------------------

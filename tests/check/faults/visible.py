@@ -188,6 +188,19 @@ class Entrywise(Plain):
 
 fault("past-hidden", "queries @ keys.mT")(Entrywise(24, 4))
 
+
+@fault("past-hidden", "Each token sees itself alone")
+class ItselfAlone(Plain):
+    """All others are hidden before the softmax."""
+
+    def hide(self, scores):
+        others = ~torch.eye(scores.shape[-1], dtype=torch.bool)
+        return scores.masked_fill(others, -torch.inf)
+
+    def soften(self, scores):
+        return super().soften(scores).contiguous().clone()
+
+
 # --- right: the future is hidden ------------------------------------------------------------
 
 correct("future-visible")(Plain)
