@@ -1352,6 +1352,98 @@ class TokensFirstAndScale(TokensFirstAsItSays):
         return self.o((weights @ v).transpose(0, 1).reshape(x.shape))
 
 
+@wrong("mask-argument", "Did you mean unsqueeze")
+class MaskMisspelt(Fused):
+    def seen(self, mask):
+        return mask.unsqueze(1)
+
+    def forward(self, x, mask=None):
+        q, k, v = self.split(x)
+        scores = self.scores(q, k)
+        if mask is not None:
+            scores = scores.masked_fill(self.seen(mask), -torch.inf)
+        return self.merge(scores.softmax(-1) @ v)
+
+
+@wrong("mask-argument", "is not defined")
+class MaskOfAnotherName(MaskMisspelt):
+    def seen(self, mask):
+        return attn_mask  # noqa: F821
+
+
+@wrong("mask-argument", "beside is_causal=True")
+class MaskBesideCausal(Fused):
+    """The documentation of the kernel allows one of the two."""
+
+    def forward(self, x, attn_mask=None):
+        q, k, v = self.split(x)
+        return self.merge(F.scaled_dot_product_attention(q, k, v, attn_mask, is_causal=True))
+
+
+@wrong("mask-argument", "mask")
+class HiddenByATinyNumber(Fused):
+    """-1e-9 is meant to be -1e9; a mask that holds -inf hides all the same."""
+
+    def forward(self, x, mask=None):
+        q, k, v = self.split(x)
+        scores = self.scores(q, k)
+        if mask is not None:
+            scores = scores + (1 - mask[:, None, None].float()) * -1e-9
+        return self.merge(scores.softmax(-1) @ v)
+
+
+@wrong("past-hidden", "Position 2 does not see position 2")
+class DiagonalAnewInEachChunk(Fused):
+    def start(self, at):
+        return 0
+
+    def attend(self, q, k, v):
+        rows = []
+        for at, part in enumerate(q.split(2, 2)):
+            places = self.start(2 * at) + torch.arange(part.shape[2])
+            hidden = torch.arange(k.shape[2]) > places[:, None]
+            rows.append(self.scores(part, k).masked_fill(hidden, -torch.inf).softmax(-1) @ v)
+        return torch.cat(rows, 2)
+
+
+@right()
+class ChunksWithTheirPlaces(DiagonalAnewInEachChunk):
+    def start(self, at):
+        return at
+
+
+@wrong("token-by-token", "other numbers")
+class EmptySlotsSeen(Fused):
+    """Slots of the buffer that are not filled yet take a share."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        shape = 9, num_heads, 12, d_model // num_heads
+        self.register_buffer("slots", torch.zeros(2, *shape))
+
+    def looked_at(self, end):
+        return 12
+
+    def forward(self, x, start_pos=0):
+        q, k, v = self.split(x)
+        batch, tokens = x.shape[:2]
+        end = start_pos + tokens
+        slots = self.slots[:, :batch].clone()
+        slots[0, :, :, start_pos:end], slots[1, :, :, start_pos:end] = k, v
+        self.slots[:, :batch] = slots.detach()
+        k, v = slots[:, :, :, : self.looked_at(end)]
+        places = start_pos + torch.arange(tokens)
+        seen = torch.arange(k.shape[2]) <= places[:, None]
+        seen = seen | (torch.arange(k.shape[2]) >= end)
+        return self.merge(self.scores(q, k).masked_fill(~seen, -torch.inf).softmax(-1) @ v)
+
+
+@right()
+class FilledSlotsSeen(EmptySlotsSeen):
+    def looked_at(self, end):
+        return end
+
+
 ROWS = "wrong-pair batch-mixed future-visible split-by-view mask-argument no-effect"
 
 

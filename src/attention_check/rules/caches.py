@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 import torch
 
 from ..facts import fact
-from ..findings import Finding, Unjudged
+from ..findings import Finding, Note, Unjudged
 from ..search.make import arguments
 from ..search.names import CACHE, PLACES, ZEROS
 from ..search.ways import context_of, flat
@@ -77,7 +77,7 @@ def _caches(s):
     starts = tuple(dict.fromkeys((*s.way.zeros, *starts)))
     places = tuple(p.name for p in parameters if PLACES.search(p.name))
     usages = [(starts, places)] + [(s.way.zeros, s.way.places)] * bool(starts or places)
-    inside = bool(flags) or s.fresh or (starts and _keeps_by_name(s))
+    inside = bool(flags) or s.fresh or (starts and _keeps(s))
     for starts, places in usages:
         told = {"flags": flags, "starts": starts, "places": places}
         for name in takes:
@@ -87,9 +87,12 @@ def _caches(s):
             yield Cache(**told)
 
 
-def _keeps_by_name(s):
-    names = (name for part in s.pristine.modules() for name in {**vars(part), **part._buffers})
-    return any(CACHE.search(name) for name in names)
+def _keeps(s):
+    """Whether a call writes into a buffer."""
+    module = s.unused()
+    s.look(s.x, module=module)
+    pairs = zip(module.buffers(), s.pristine.buffers(), strict=False)
+    return any(not torch.equal(after, before) for after, before in pairs)
 
 
 def _parts(s, name, flags):
@@ -138,7 +141,7 @@ def _differ(s, cache):
     """(the lengths of the calls, the rows that differ from those of one call); None: they agree."""
     tokens = s.sizes.tokens
     whole = _run(s, cache, s.x, [tokens])
-    for lengths in ([1] * tokens, [2] + [1] * (tokens - 2)):
+    for lengths in ([1] * tokens, [2] + [1] * (tokens - 2), [2, 2] + [1] * (tokens - 4)):
         rows = _run(s, cache, s.x, lengths)
         if rows.shape != whole.shape:
             raise ValueError(f"the rows of all calls have the shape {tuple(rows.shape)}")
@@ -158,6 +161,11 @@ def _finding(s, cache, lengths, rows):
     asked = cache.argument or cache.flags or cache.starts
     if not asked and missing == [j for j in wanted if j != row]:
         return None
+    if lengths[1:2] == [2]:
+        return Note(
+            f"Two new tokens at once, with {cache.words} of the call before, give another row "
+            f"{rows[0]} than all tokens in one call; one at a time they do not."
+        )
     how = "One token after another" if lengths[0] == 1 else "Two tokens, then one after another"
     said = f"{how}, with {cache.words} of the call before, row {row} is not what all tokens at "
     return Finding(f"{said}once give: {_cause(s, cache, lengths, row, missing, more, seen)}")

@@ -1,6 +1,7 @@
 """A mask given as an argument: what it does where it does not hide, and beside hiding."""
 
 import contextlib
+import difflib
 import itertools
 import re
 from dataclasses import replace
@@ -9,10 +10,11 @@ import torch
 
 from ..facts import fact, gradients
 from ..findings import Finding, Note, Unjudged
+from ..graph import argument
 from ..search.masks import FOUR_AXES, conventions
 from ..search.names import CONTEXT_MASK, ENCODER, LENGTHS
 from ..search.ways import context_number
-from ..stages import cores
+from ..stages import cores, fused_mask
 from ..trust import absent, disturbed, merge_cut, off_axis, split_cut
 from ..words import listed, refuses, told
 from .registry import rule
@@ -117,7 +119,7 @@ def _accepted(s, trial):
         f"{trial.name} is understood as {convention.words}, shape {convention.shape}{whose}.",
         code="mask-convention",
     )
-    causes = (_written_into, _in_place_of_the_causal, _mixed, _given_to_another)
+    causes = _written_into, _beside_is_causal, _in_place_of_the_causal, _mixed, _given_to_another
     return [note, next(filter(None, (cause(s, trial) for cause in causes)), None)]
 
 
@@ -136,6 +138,18 @@ def _written_into(s, trial):
         f"Where {trial.name} is given, forward changes {what}: an operation such as +=, "
         f"masked_fill_ or x[...] = writes into it. Make a new tensor instead.",
         code="input-changed",
+    )
+
+
+def _beside_is_causal(s, trial):
+    """The fused kernel gets a mask and is_causal, which it takes on some devices alone."""
+    fused = [core.fused for core in masked(s, trial.name).cores if core.fused is not None]
+    if not any(fused_mask(call) is not None and argument(call, 5, "is_causal") for call in fused):
+        return None
+    return Finding(
+        f"Where {trial.name} is given, scaled_dot_product_attention gets it beside is_causal=True, "
+        f"and its documentation allows one of the two: on some devices it raises an error, on "
+        f"others one is ignored. Put the triangle into the mask, and give that alone."
     )
 
 
@@ -313,6 +327,8 @@ _SIDE = re.compile(r"(tgt|trg|target)|src|source")
 
 def _failing(s, trial):
     """The answer on a mask argument with which nothing hides."""
+    if not trial.attempts and (slip := next(filter(None, map(_slip, trial.errors)), "")):
+        return Finding(f"forward fails as soon as {trial.name} is given: {slip}")
     of_context = re.search(f"{ENCODER}|mem", trial.name.lower())
     if trial.attempts and (trial.acted or of_context) and absent(s):
         return replace(absent(s), of=trial.name)
@@ -347,6 +363,15 @@ def _failing(s, trial):
         f"hides nothing: fill hidden scores with -inf before the softmax."
     )
     return _not_hidden(s, trial, leaks[-1], said)
+
+
+def _slip(error):
+    """What an error says that no mask can mend: a name that is not there, or is misspelt; or ""."""
+    if isinstance(error, NameError):
+        return told(error)
+    near = difflib.get_close_matches(getattr(error, "name", None) or "", dir(torch.Tensor), 1, 0.8)
+    of_a_tensor = isinstance(error, AttributeError) and isinstance(error.obj, torch.Tensor)
+    return f"{told(error)}. Did you mean {near[0]}?" if of_a_tensor and near else ""
 
 
 def _cuts(s, name):

@@ -44,10 +44,11 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Trial:
-    """What the masks given as one argument did, as far as they ran, until one was right."""
+    """What the masks given as one argument did, until one was right; errors: of failed calls."""
 
     name: str
     attempts: tuple
+    errors: tuple = ()
 
     @property
     def accepted(self):
@@ -88,13 +89,16 @@ def columns(s):
 
 
 def _trial(s, name):
-    attempts = []
+    attempts, errors = [], []
     for pattern in _patterns(s, name):
         for convention in conventions(s, pattern.hidden, name):
-            attempts += _attempt(s, name, convention, pattern)
+            try:
+                attempts += _attempt(s, name, convention, pattern)
+            except Exception as error:
+                errors.append(error)
             if attempts and attempts[-1].verdict == "hides":
                 return Trial(name, tuple(attempts))
-    return Trial(name, tuple(attempts))
+    return Trial(name, tuple(attempts), tuple(errors))
 
 
 def _patterns(s, name):
@@ -129,12 +133,9 @@ def column(s, token):
 
 
 def _attempt(s, name, convention, pattern):
-    """[the Attempt], or [] where forward takes no such mask."""
+    """[the Attempt], or [] where the output has another shape; raises where forward fails."""
     masks = {name: convention.mask}
-    try:
-        base = s.look(s.x, masks)
-    except Exception:
-        return []
+    base = s.look(s.x, masks)
     if base.shape != s.base.shape:
         return []
     changed = (s.differs(base, s.base)[1] | base.isnan().any(dim=-1)).any(dim=0).cpu()

@@ -9,6 +9,7 @@ from ..search.sizes import is_mask
 from ..stages import fused_mask
 from ..trust import absent, disturbed, off_axis, square
 from ..words import listed
+from .calls import changed_places
 from .registry import rule
 from .roles import context_confused
 from .sight import filled, future, hides_future, idle_flag, mask_in_sight, switch_off, thrown_away
@@ -77,6 +78,14 @@ def past_hidden(s):
             f"Each token sees token 0 alone, and position {last} does not see position {last}: "
             f"one row of a mask is applied to all rows. Give the whole mask, (tokens, tokens), "
             f"with a row for each token that looks."
+        )
+    elif kind == "causal" and (rows := _blind_to_themselves(s)):
+        i = rows[0]
+        sees = visible_pairs(s)[i].nonzero().flatten().tolist()
+        said = (
+            f"Position {i} does not see position {i}, though others see themselves: it sees "
+            f"{listed(sees) if sees else 'none'}. Where queries go in chunks, the row of a query "
+            f"is its place in the sentence: hide where column > start + row."
         )
     else:
         return None
@@ -172,6 +181,14 @@ def _own_token_hidden(s):
     seen = [_seen(s, core).cpu() for core in square(s)]
     others = ~torch.eye(s.sizes.tokens, dtype=torch.bool)
     return bool(seen) and all((each == others).all() for each in seen)
+
+
+def _blind_to_themselves(s):
+    """The positions that do not see themselves, where others do."""
+    own = visible_pairs(s).diagonal()
+    if not own.any() or diagonal_hidden(s) or changed_places(s):
+        return []
+    return (~own).nonzero().flatten().tolist()
 
 
 def _rows_alike(s):
