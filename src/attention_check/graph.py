@@ -164,6 +164,16 @@ class Graph:
                 return self.moved(made, at)
         return kept
 
+    def ends(self, kept, after):
+        """The indices of the calls that read the numbers of a tensor and make others of them."""
+        found, todo = {}, [(kept, after)]
+        while todo:
+            kept, after = todo.pop()
+            for at in set(self.users(kept, after)) - set(found):
+                found[at] = any(k.tensor is kept.tensor for k in self.carried(at)[0])
+                todo += [(made, at) for made in outputs(self.calls[at]) if found[at]]
+        return [at for at, goes_on in found.items() if not goes_on]
+
     # --- products ---------------------------------------------------------------------------
 
     @cached_property
@@ -206,7 +216,8 @@ class Graph:
         letters = "abcdefgh"[: len(shape)]
         axes = [[i for i, n in enumerate(shape) if k.value.shape[i] == n] for k in made.inputs]
         left, right = ("".join(letters[i] for i in side) for side in axes)
-        out = letters.replace(letters[argument(call, 1, "dim")], "")
+        kept = "z" if call.output.value.dim() == len(shape) else ""  # keepdim: a letter of its own
+        out = letters.replace(letters[argument(call, 1, "dim")], kept)
         if made.name not in TIMES or left == right or len(out) != call.output.value.dim():
             return None  # with the same axes on both sides: no product of all pairs
         sides = zip(made.inputs, axes, strict=True)

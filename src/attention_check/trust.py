@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from .facts import fact
 from .findings import Unjudged
-from .graph import LOGARITHM, outputs
+from .graph import LOGARITHM, SOFTMAX, outputs
 
 
 @fact
@@ -60,6 +60,55 @@ def off_axis(s):
     """(core, axis in words) where a softmax runs over another axis than the keys'; or None."""
     found = ((core, wrong_axis(s, core)) for core in square(s) if core.fused is None)
     return next(((core, axis) for core, axis in found if axis), None)
+
+
+@fact
+def pooled(s):
+    """[(weights, axis, dim)] where what a softmax gave meets values and no queries meet keys.
+
+    weights: (…, what is added up). axis: over which they sum to one in place of that, in words;
+    dim: over which they should, in the softmax; "" and None where all is well.
+    """
+    found, known = [], {core.at for core in s.cores}
+    for product in s.graph.products.values():
+        for kept, value, letters in zip(
+            product.sides, product.values, product.letters, strict=False
+        ):
+            source = _softened(s, product.at, kept)
+            if source is not None and len(product.summed) == 1 and product.at not in known:
+                weights = value.movedim(letters.index(product.summed[0]), -1)
+                found.append((weights, *_pooled_over(s, source, weights)))
+    return found
+
+
+def _softened(s, before, kept):
+    """What a softmax gave, where an operand holds it and nothing else reads it; or None."""
+    at, source = s.graph.origin(kept, before).sources[0]
+    if at is None or s.graph.calls[at].name not in SOFTMAX:
+        return None
+    return source.value if len(s.graph.ends(source, at)) == 1 else None
+
+
+def _pooled_over(s, source, weights):
+    """(axis, dim) of `pooled`."""
+    if sums_to_one(weights, -1):
+        return "", None
+    axes, sums = range(source.dim()), weights.sum(-1).flatten().sort().values
+    over = [axis for axis in axes if sums_to_one(source, axis)]
+    wanted = [axis for axis in axes if source.shape[axis] == weights.shape[-1]]
+    wanted = [a for a in wanted if source.sum(a).flatten().sort().values.allclose(sums)]
+    if not over or not wanted:
+        return "", None
+    size, sizes = source.shape[over[0]], s.sizes
+    names = {1: "one number", sizes.num_heads: "the heads", sizes.batch: "the batch"}
+    names[sizes.tokens] = "the queries" if weights.shape[-1] == sizes.tokens else "the tokens"
+    return names.get(size, f"the {size} numbers of axis {over[0]}"), wanted[0]
+
+
+@fact
+def pooled_off_axis(s):
+    """(weights, axis, dim) of the first of `pooled` that sums to one over another axis; or None."""
+    return next((one for one in pooled(s) if one[1]), None)
 
 
 @fact
@@ -218,8 +267,8 @@ def batch_moves(s):
         moved[:, item] = s.differs(s.look(changed), s.base)[1].any(dim=1).float().cpu()
     if not (moved - torch.diag(moved.diag())).any() or mixes_batch(s):
         return None
-    axes = [wrong_axis(s, core) or "" for core in s.cores]
-    return None if any(axis.startswith("batch") for axis in axes) else moved
+    axes = [wrong_axis(s, core) or "" for core in s.cores] + [axis for _, axis, _ in pooled(s)]
+    return None if any(axis.startswith(("batch", "the batch")) for axis in axes) else moved
 
 
 @fact
@@ -244,6 +293,7 @@ def disturbed(s):
     return bool(
         _misread(s)
         or off_axis(s)
+        or pooled_off_axis(s)
         or any(why in ("logarithms", "negative", "changed", "raw") for _, why in unsummed(s))
         or misspelt(s)
         or heads_apart(s)

@@ -96,7 +96,7 @@ class Fused(nn.Module):
 # --- additive attention: the softmax runs over another axis than the tokens -------------------
 
 
-@wrong("softmax-axis", open=True)
+@wrong("softmax-axis")
 class FastAdditive(nn.Module):
     axis = -1  # the heads
 
@@ -122,7 +122,7 @@ class FastAdditiveOverTokens(FastAdditive):
     axis = 1
 
 
-@wrong("softmax-axis", open=True)
+@wrong("softmax-axis")
 class AdditiveOverTheBatch(nn.Module):
     axis = 0
 
@@ -135,7 +135,7 @@ class AdditiveOverTheBatch(nn.Module):
         return scores.softmax(self.axis) @ x
 
 
-@wrong("softmax-axis", open=True)
+@wrong("softmax-axis")
 class AdditiveOverTheQueries(AdditiveOverTheBatch):
     axis = 1
 
@@ -145,7 +145,7 @@ class AdditiveOverTheKeys(AdditiveOverTheBatch):
     axis = 2
 
 
-@wrong("softmax-axis", open=True)
+@wrong("softmax-axis")
 class PoolOverItsOneColumn(nn.Module):
     """One score for each token; over an axis of one, each weight is 1."""
 

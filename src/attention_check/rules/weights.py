@@ -5,7 +5,7 @@ from itertools import pairwise
 from ..findings import Finding, Unjudged
 from ..graph import SOFTMAX, factor, outputs
 from ..stages import fits
-from ..trust import off_axis, unseen, unsummed
+from ..trust import off_axis, pooled, pooled_off_axis, unseen, unsummed
 from ..words import listed
 from .registry import rule
 
@@ -16,8 +16,10 @@ def softmax_axis(s):
 
     weights = scores.softmax(dim=-2)    # over the queries: columns sum to one
     """
+    if found := pooled_off_axis(s):
+        return _of_a_pool(*found)
     if not (found := off_axis(s)):
-        return unseen(s)
+        return None if pooled(s) else unseen(s)
     core, axis = found
     what = f"The weights sum to one over the {axis}, not along a row of keys"
     if axis == "queries":
@@ -33,6 +35,17 @@ def softmax_axis(s):
         f"{what}: the rows of the first head sum to {listed(_sums(core.soft))}.{mixes} {advice}",
         _heads(core.soft)[0],
         "the weights of the first head",
+    )
+
+
+def _of_a_pool(weights, axis, dim):
+    mixes = " One sentence sees another that way." if axis == "the batch" else ""
+    sums = listed([f"{value:.3g}" for value in weights.sum(dim=-1).flatten()[:5].tolist()])
+    return Finding(
+        f"The weights sum to one over {axis}, not over the {weights.shape[-1]} that are added up "
+        f"with the values: those sum to {sums}, and so on.{mixes} Use dim={dim} in the softmax.",
+        weights.reshape(-1, weights.shape[-1])[:8],
+        "the weights that are added up (columns)",
     )
 
 

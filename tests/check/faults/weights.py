@@ -243,11 +243,129 @@ class ByBlocks(Plain):
 class TokenByToken(Plain):
     """One query at a time, in Python loops."""
 
+    axis = -1
+
     def forward(self, x):
         q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
         rows = []
         for t in range(x.shape[1]):
             scores = (q[:, :, t : t + 1] * k[:, :, : t + 1]).sum(-1) / self.head_dim**0.5
-            weights = torch.softmax(scores, dim=-1).unsqueeze(-1)
+            weights = torch.softmax(scores, dim=self.axis).unsqueeze(-1)
             rows.append((weights * v[:, :, : t + 1]).sum(2))
         return self.o(self.merge(torch.stack(rows, dim=2)))
+
+
+# --- no queries meet keys ---------------------------------------------------------------------
+
+
+class LearnedQueries(nn.Module):
+    """A score of each token for each head; all tokens get the sum of the head's values."""
+
+    axis = 1
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.heads, self.score = num_heads, nn.Linear(d_model, num_heads)
+        self.value, self.out = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+
+    def weigh(self, scores):
+        return scores.softmax(self.axis)
+
+    def meet(self, weights, v):
+        return torch.einsum("bth,bthd->bhd", weights, v)
+
+    def forward(self, x):
+        v = self.value(x).unflatten(-1, (self.heads, -1))
+        return x + self.out(self.meet(self.weigh(self.score(x)), v).flatten(1)[:, None])
+
+
+correct("softmax-axis")(LearnedQueries)
+
+
+@fault("softmax-axis", "over the heads, not over the 5", "Use dim=1")
+class LearnedQueriesOverHeads(LearnedQueries):
+    axis = -1
+
+
+@fault("softmax-axis", "over the batch", "One sentence sees another", "Use dim=2")
+class LearnedQueriesOverTheBatch(LearnedQueries):
+    axis = 0
+
+    def weigh(self, scores):
+        return super().weigh(scores.mT)
+
+    def meet(self, weights, v):
+        return (weights.unsqueeze(2) @ v.transpose(1, 2)).squeeze(2)
+
+
+@fault("softmax-axis", "over one number, not over the 5")
+class OneQueryAlone(LearnedQueries):
+    """A softmax over the axis of an only query."""
+
+    def weigh(self, scores):
+        return scores.unsqueeze(1).softmax(1)
+
+    def meet(self, weights, v):
+        return (weights.squeeze(1)[..., None] * v).sum(dim=1, keepdim=False)
+
+
+@fault("softmax-axis", "over the heads")
+class TokenByTokenOverHeads(TokenByToken):
+    axis = 1
+
+
+@fault("softmax-axis", "over the queries, not over the 5", "Use dim=3")
+class AdditiveHeadsOverQueries(Plain):
+    """tanh(q + k) · v for each head, the future hidden; each column sums to one."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.vector = nn.Parameter(torch.randn(self.head_dim))
+
+    def scores(self, q, k):
+        return torch.tanh(q[..., None, :] + k[..., None, :, :]) @ self.vector
+
+    def soften(self, scores):
+        return scores.softmax(-2)
+
+
+@correct("softmax-axis", "future-visible")
+class AdditiveHeads(AdditiveHeadsOverQueries):
+    def soften(self, scores):
+        return scores.softmax(-1)
+
+
+@correct("softmax-axis", "not-normalised")
+class SoftmaxFeatures(Plain):
+    """Linear attention whose features are softmaxes, divided by what they sum to."""
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        q, k = q.softmax(-1), k.softmax(-1)
+        return self.o(self.merge(q @ (k.mT @ v) / (q @ k.sum(-2, keepdim=True).mT)))
+
+
+@correct("softmax-axis", "not-normalised")
+class Clusters(LearnedQueries):
+    """Tokens are shared out among clusters, added up, and get their clusters' sums back."""
+
+    axis = -1
+
+    def forward(self, x):
+        shares = self.weigh(self.score(x))
+        return x + self.out(shares @ (shares.mT @ self.value(x)))
+
+
+@correct("softmax-axis", "not-normalised")
+class PoolWithASink(LearnedQueries):
+    """One more place in the softmax, for no token."""
+
+    def weigh(self, scores):
+        sink = torch.zeros_like(scores[:, :1])
+        return torch.cat([scores, sink], dim=1).softmax(1)[:, :-1]
+
+
+@correct("softmax-axis")
+class HalfAPool(LearnedQueries):
+    def weigh(self, scores):
+        return 0.5 * super().weigh(scores)
