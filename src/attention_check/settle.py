@@ -3,6 +3,8 @@
 import itertools
 from dataclasses import replace
 
+import torch
+
 from .facts import Facts
 from .guard import copy_module
 from .runs import set_dropout
@@ -18,11 +20,29 @@ def settled_ways(subject):
 
     A flag, or positions, that change nothing are no way of their own.
     """
+    subject = _laid_out(subject)
     usual, *others = map(settled, (subject, *other_ways(subject)))
     s = Facts(usual)
     acting = [one for one in others if one.way.names != s.way.names or _differs(s, one)]
     every = [usual, *acting]
     return [replace(one, others=tuple(o for o in every if o is not one)) for one in every]
+
+
+def _laid_out(subject):
+    """The subject, with the batch first where it keeps sentences apart that way alone."""
+    other = replace(subject, way=replace(subject.way, layout="batch"))
+    first = subject.way.layout == "tokens first"
+    return other if first and _mixes(subject) and not _mixes(other) else subject
+
+
+def _mixes(subject):
+    """Whether the first sentence moves when the others change; True where it cannot be called."""
+    s = Facts(subject)
+    changed = torch.cat([s.x[:1], s.draw(2)[1:]])
+    try:
+        return bool(s.differs(s.look(changed), s.base)[1][0].any())
+    except Exception:
+        return True
 
 
 def _differs(s, other):

@@ -1444,6 +1444,36 @@ class FilledSlotsSeen(EmptySlotsSeen):
         return end
 
 
+@right()
+class SaysBatchFirstIsFalse(TokensFirstAsItSays):
+    """It has the attribute, and takes the batch first."""
+
+    batch_first = False
+
+    def forward(self, x):
+        return super().forward(x.transpose(0, 1)).transpose(0, 1)
+
+
+@right()
+class PaddingOfTheQueries(Fused):
+    """What comes out for padding is nobody's concern."""
+
+    def forward(self, x, q_padding_mask=None):
+        return super().forward(x)
+
+
+@right()
+class BatchOfTwoAtMost(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.inner = Fused(d_model, num_heads)
+
+    def forward(self, x):
+        if len(x) > 2:
+            raise ValueError("a batch of two at most")
+        return self.inner(x)
+
+
 ROWS = "wrong-pair batch-mixed future-visible split-by-view mask-argument no-effect"
 
 

@@ -104,6 +104,8 @@ def crash(s):
     wrong, error = s.failed.get("batch", (1, None))
     if s.way.layout != "one sentence" and not s.masks and not s.failed:
         error = _failure(s, batch=1)
+    if refuses(error):
+        return _refusal(f"a batch of {wrong}", error, code="batch")
     if error:
         advice = "Read the batch size from x.shape, at each call."
         if wrong == 1:

@@ -12,7 +12,7 @@ from ..facts import fact, gradients
 from ..findings import Finding, Note, Unjudged
 from ..graph import argument
 from ..search.masks import FOUR_AXES, conventions
-from ..search.names import CONTEXT_MASK, ENCODER, LENGTHS
+from ..search.names import CONTEXT_MASK, ENCODER, LENGTHS, QUERY_MASK
 from ..search.ways import context_number
 from ..stages import cores, fused_mask
 from ..trust import absent, disturbed, merge_cut, off_axis, split_cut
@@ -340,6 +340,8 @@ def _failing(s, trial):
             f"others are hidden. hidden = torch.arange(tokens) >= {trial.name}[:, None] is True "
             f"where the scores of a key are to be filled with -inf."
         )
+    if not trial.acted and QUERY_MASK.search(trial.name.lower()):
+        return Note(f"forward takes {trial.name}, of the queries, and does not use it.")
     if not trial.acted:
         return Finding(
             f"forward takes {trial.name}, but no mask changes the output: it is ignored. Put "

@@ -271,7 +271,8 @@ def _argument_confused(s, letters):
                 f"Changing {name} alone changes nothing: the {ROLES[letter]} are made of "
                 f"another argument. With three different inputs the answer is wrong."
             )
-        if letter == "q" and rows != [token] and moved["v"]:  # else told of the values
+        elsewhere = token not in rows or max(rows) > token
+        if letter == "q" and elsewhere and moved["v"]:  # else told of the values
             return (
                 f"Changing token {token} of {name} alone moves the rows {listed(rows)} of the "
                 f"output, not row {token} alone: {name} stands where the keys or the values "

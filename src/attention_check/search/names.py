@@ -21,6 +21,7 @@ LENGTHS = re.compile(r"(?:^|_)len(?:s|gths)$")
 MASK = re.compile(rf"mask|^padding$|^hidden$|^keep$|^valid$|{LENGTHS.pattern}")
 CONTEXT_MASK = re.compile(r"encoder|memory|cross")
 OTHER_MASK = re.compile(rf"(?<![a-z])head_mask|{CONTEXT_MASK.pattern}|use_|is_|return|_type")
+QUERY_MASK = re.compile(r"^(?:x_)?q(?:uery|ueries)?_")  # of rows that nobody looks at
 KEYS = re.compile(r"^(k|v|key|keys|value|values|kv|key_value|x_k|x_v|k_in|v_in)$")
 QUERIES = re.compile(r"^(q|query|queries|x_q|q_in)$")
 ROLE = re.compile(r"(?:x_)?(q|k|v)(?:uery|ueries|eys?|alues?)?(?:_in)?")
