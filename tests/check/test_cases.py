@@ -1013,7 +1013,7 @@ class PlacesKeptPlain(RotationsKeptPlain):
 ROWS = "wrong-pair batch-mixed future-visible split-by-view mask-argument no-effect"
 
 
-@wrong(ROWS, "position", unsaid="another sentence", open=True)
+@wrong(ROWS, "position", unsaid="another sentence")
 class ShiftOfOtherRows(Plain):
     """Scores of distances, shifted into place: the wrong half of the buffer is taken."""
 
@@ -1034,7 +1034,7 @@ class ShiftOfOtherRows(Plain):
         return self.o(self.merge(scores.softmax(-1) @ v))
 
 
-@wrong(ROWS, "position", unsaid="another sentence", open=True)
+@wrong(ROWS, "position", unsaid="another sentence")
 class ShiftFromTheFront(ShiftOfOtherRows):
     def shifted(self, far, tokens):
         return F.pad(far, (1, 0)).flatten(2).unflatten(-1, (2 * tokens, tokens))[:, :, :tokens]
