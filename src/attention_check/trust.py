@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from .facts import fact
 from .findings import Unjudged
-from .graph import LOGARITHM, SOFTMAX, outputs
+from .graph import EXP, LOGARITHM, SOFTMAX, outputs
 
 
 @fact
@@ -190,6 +190,52 @@ def _takes_diagonal(s, at, kept):
     return any(made.value.equal(one) for made in outputs(s.graph.calls[at]) for one in taken)
 
 
+# --- rows of the scores -----------------------------------------------------------------------
+
+
+@fact
+def rows_mixed(s):
+    """(row, [rows]): a row of the scores, and of which other queries it holds scores; or None.
+
+    Asked where more than one product makes the scores, by derivatives: those of the queries tell
+    which numbers of their projection each row is made of.
+    """
+    found = (_mixed_in(s, core) for core in square(s))
+    return next(filter(None, found), None)
+
+
+def _mixed_in(s, core):
+    kept, before = _scores_read(s, core)
+    made = s.graph.back(*core.operands[0])[2]
+    if kept is None or len(made) != 1 or sum(map(len, s.graph.back(kept, before)[1:])) < 2:
+        return None
+    source, (queries, keys, _) = outputs(s.graph.calls[made[0]])[0].tensor, core.operands
+    rows = range(core.weights.shape[-2])
+    mine = [_feeding(source, queries[0], core.queries[..., row, :]) for row in rows]
+    of_keys = _feeding(source, keys[0], core.keys)
+    for row in rows:
+        strange = _feeding(source, kept, core.scores[..., row, :]) & ~mine[row] & ~of_keys
+        if others := [other for other in rows if (strange & mine[other]).any()]:
+            return row, others
+    return None
+
+
+def _scores_read(s, core):
+    """(Kept, index): the scores as the softmax reads them, and its index; or Nones."""
+    soft = [at for at in core.path if s.graph.calls[at].name in (*SOFTMAX, EXP)]
+    kept = s.graph.calls[soft[-1]].inputs[0] if soft else None
+    usual = kept is not None and core.scores is not None and kept.tensor.requires_grad
+    return (kept, soft[-1]) if usual else (None, None)
+
+
+def _feeding(source, kept, numbers):
+    """Where a tensor's numbers act on those of another that have these values: Boolean."""
+    some = kept.tensor[torch.isin(kept.value, numbers) & kept.value.isfinite()]
+    total = (some * some.detach()).sum()
+    (slope,) = torch.autograd.grad(total, source, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(source, dtype=torch.bool) if slope is None else slope != 0
+
+
 # --- split and merged -----------------------------------------------------------------------
 
 
@@ -296,6 +342,7 @@ def disturbed(s):
         or pooled_off_axis(s)
         or any(why in ("logarithms", "negative", "changed", "raw") for _, why in unsummed(s))
         or misspelt(s)
+        or rows_mixed(s)
         or heads_apart(s)
         or batch_moves(s) is not None
     )

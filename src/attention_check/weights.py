@@ -14,8 +14,9 @@ import torch
 
 from shape_tracing import Capture
 
+from .derivative import all_behind, near, slopes
 from .facts import Facts
-from .graph import EXP, FILLS, KERNEL, SOFTMAX, TIMES, WRITTEN, Graph, outputs
+from .graph import EXP, FILLS, SOFTMAX, TIMES, WRITTEN, Graph
 from .guard import Clock, TimeUp, copy_module, untouched
 from .rules.trials import trials
 from .runs import Kept, NoDropout, Record
@@ -28,7 +29,6 @@ from .stages import cores
 from .words import told
 
 FILLED = -1e3  # a score below this was put there by a mask
-CLOSE = 1e-3  # of the context's largest number: weights times values must come as near as this
 SECONDS = 10
 
 
@@ -182,12 +182,7 @@ def _explains(core):
     made, context = core.weights @ core.values, core.context[1]
     if made.shape != context.shape:  # the same numbers, laid out in another order
         made, context = made.flatten().sort()[0], context.flatten().sort()[0]
-    return made.shape == context.shape and _near(made, context)
-
-
-def _near(first, second):
-    first, second = first.float().nan_to_num(0.0), second.float().nan_to_num(0.0)
-    return bool((first - second).abs().max() <= CLOSE * second.abs().max())
+    return made.shape == context.shape and near(made, context)
 
 
 # --- whose weights are these ----------------------------------------------------------------
@@ -245,7 +240,7 @@ def _groups(graph, found):
     """Return lists of numbers of cores, one for each layer: heads in a loop stand together."""
     depth, groups = [], {}
     for n, core in enumerate(found):
-        behind = _behind(graph, core.operands)
+        behind = all_behind(graph, core.operands)
         made = [{other.at, graph.maker(other.context[0], 10**9)} for other in found[:n]]
         depth.append(
             1 + max((d for d, m in zip(depth, made, strict=True) if m & behind), default=-1)
@@ -253,11 +248,6 @@ def _groups(graph, found):
         place = re.sub(r"\d+", "#", graph.calls[core.at].path)  # heads.0 and heads.1: one layer
         groups.setdefault((depth[n], place, tuple(core.weights.shape), core.width), []).append(n)
     return list(groups.values())
-
-
-def _behind(graph, operands):
-    """Return the indices of all calls behind some operands: (Kept, index of its reader)."""
-    return set().union(*(graph.behind(*operand)[0] for operand in operands))
 
 
 def _layer(graph, group, owners, batch):
@@ -312,7 +302,11 @@ def by_derivative(reader, x, masked=False, training=False):
 
     Each sentence is run alone; the first context of the run that explains itself counts.
     """
-    found = [_slopes_of(reader, x[n : n + 1], masked, training) for n in range(len(x))]
+
+    def run(given):
+        return reader.graph(given, masked, training, grad=True)
+
+    found = [slopes(run, x[n : n + 1]) for n in range(len(x))]
     if any(one is None for one in found) or len({len(weights) for weights, _ in found}) > 1:
         return None
     weights, call = torch.stack([weights for weights, _ in found]), found[0][1]
@@ -324,95 +318,3 @@ def by_derivative(reader, x, masked=False, training=False):
         call.path.rpartition(".")[0],
         "derivative",
     )
-
-
-def _slopes_of(reader, x, masked, training):
-    """Return (weights (num_heads, tokens, tokens), the call that reads the context), or None."""
-    graph, out = reader.graph(x, masked, training, grad=True)
-    if not graph.attends:
-        return None
-    for context, at in _contexts(graph, out):
-        rows = _rows(context, x.shape[1])
-        if rows is None or not context.requires_grad:
-            continue
-        for source in sorted(_behind(graph, [(Kept(context), at)])):
-            if not _is_value(graph, source):
-                continue
-            values = outputs(graph.calls[source])[0].tensor
-            places = _places(reader, x, masked, training, source, values)
-            weights = None if places is None else _slopes(rows, values, places)
-            if weights is not None:
-                return weights, graph.calls[min(at, len(graph.calls) - 1)]
-    return None
-
-
-def _contexts(graph, out):
-    """Yield (context, index of its reader): what a projection takes, with attention behind it."""
-    for at, call in enumerate(graph.calls):
-        for kept in call.inputs[:2] if at in graph.projections else ():
-            if _mixes(graph, _behind(graph, [(kept, at)])):
-                yield kept.tensor, at
-    if isinstance(out, torch.Tensor):
-        yield out, len(graph.calls)
-
-
-def _mixes(graph, behind):
-    attends = {*SOFTMAX, EXP, KERNEL}
-    return any(at in graph.products or graph.calls[at].name in attends for at in behind)
-
-
-def _is_value(graph, at):
-    """Whether a call is a projection of the input, with no attention behind it."""
-    if at not in graph.projections or not outputs(graph.calls[at]):
-        return False
-    made = outputs(graph.calls[at])[0]
-    behind = _behind(graph, [(kept, at) for kept in graph.calls[at].inputs])
-    return made.tensor.requires_grad and not made.tensor.is_leaf and not _mixes(graph, behind)
-
-
-def _rows(context, tokens):
-    """Return a context of one sentence as (tokens, numbers), or None."""
-    axes = [axis for axis in range(context.dim() - 1) if context.shape[axis] == tokens]
-    return context.movedim(axes[-1], 0).reshape(tokens, -1) if axes else None
-
-
-def _places(reader, x, masked, training, source, values):
-    """Return the flat places in a projection's result that each token fills: (tokens, numbers)."""
-    base, found = values.detach().flatten(), []
-    for token in range(x.shape[1]):
-        other = x.clone()
-        generator = torch.Generator().manual_seed(token)
-        other[:, token] = torch.randn(x.shape[-1], generator=generator).to(x)
-        calls = reader.graph(other, masked, training)[0].calls
-        made = outputs(calls[source])[0].value.flatten() if source < len(calls) else base[:0]
-        if made.shape != base.shape:
-            return None
-        found.append((made != base).nonzero().flatten())
-    if len({len(places) for places in found}) > 1 or not len(found[0]):
-        return None
-    places = torch.stack(found)
-    return places if places.unique().numel() == places.numel() else None
-
-
-def _slopes(rows, values, places):
-    """Return (num_heads, tokens, tokens), or None where the rows are not linear in the values."""
-
-    def slope(number):
-        (grad,) = torch.autograd.grad(number, values, retain_graph=True, allow_unused=True)
-        return torch.zeros(places.shape) if grad is None else grad.flatten()[places]
-
-    mix = torch.randn(len(rows), generator=torch.Generator().manual_seed(0)).to(rows)
-    mixed = torch.stack([slope(mix @ column) for column in rows.mT])  # (numbers, tokens, features)
-    acts = (mixed.abs() > 1e-9).any(dim=1)  # (numbers, features)
-    acts &= acts.sum(0) == 1  # a key's feature moves all numbers of its head
-    if (acts.sum(1) != 1).any():
-        return None
-    own = acts.int().argmax(1)  # the feature of the values that each number of the context mixes
-    lines, heads = mixed[torch.arange(len(own)), :, own], []  # (numbers, tokens)
-    for number, line in enumerate(lines):
-        if not any(torch.allclose(line, lines[h], rtol=1e-4, atol=1e-7) for h in heads):
-            heads.append(number)
-    weights = torch.stack([torch.stack([slope(row[h])[:, own[h]] for row in rows]) for h in heads])
-    numbers = values.detach().flatten()[places]  # (tokens, features)
-    told = torch.stack([(w @ numbers[:, own[h]]) for h, w in zip(heads, weights, strict=True)])
-    return weights if _near(told, rows.detach().mT[heads]) else None

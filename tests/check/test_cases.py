@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bases import Plain
+from faults.weights import AdditiveHeadsOverQueries, LearnedQueries
 from torch import nn
 
 from attention_check import check_attention
@@ -163,6 +164,51 @@ class PoolOverItsOneColumn(nn.Module):
 @right()
 class PoolOverTokens(PoolOverItsOneColumn):
     axis = 1
+
+
+right()(LearnedQueries)
+
+
+@right()
+class AdditiveHeads(AdditiveHeadsOverQueries):
+    def soften(self, scores):
+        return scores.softmax(-1)
+
+
+@right()
+class SoftmaxFeatures(Plain):
+    """Linear attention whose features are softmaxes, divided by what they sum to."""
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        q, k = q.softmax(-1), k.softmax(-1)
+        return self.o(self.merge(q @ (k.mT @ v) / (q @ k.sum(-2, keepdim=True).mT)))
+
+
+@right()
+class Clusters(LearnedQueries):
+    """Tokens are shared out among clusters, added up, and get their clusters' sums back."""
+
+    axis = -1
+
+    def forward(self, x):
+        shares = self.weigh(self.score(x))
+        return x + self.out(shares @ (shares.mT @ self.value(x)))
+
+
+@right()
+class PoolWithASink(LearnedQueries):
+    """One more place in the softmax, for no token."""
+
+    def weigh(self, scores):
+        sink = torch.zeros_like(scores[:, :1])
+        return torch.cat([scores, sink], dim=1).softmax(1)[:, :-1]
+
+
+@right()
+class HalfAPool(LearnedQueries):
+    def weigh(self, scores):
+        return 0.5 * super().weigh(scores)
 
 
 # --- images and grids -------------------------------------------------------------------------
@@ -1477,7 +1523,7 @@ class BatchOfTwoAtMost(nn.Module):
 ROWS = "wrong-pair batch-mixed future-visible split-by-view mask-argument no-effect"
 
 
-@wrong(ROWS, "position", unsaid="another sentence", open=True)
+@wrong(ROWS, "position", unsaid="another sentence")
 class ShiftOfOtherRows(Plain):
     """Scores of distances, shifted into place: the wrong half of the buffer is taken."""
 
@@ -1498,7 +1544,7 @@ class ShiftOfOtherRows(Plain):
         return self.o(self.merge(scores.softmax(-1) @ v))
 
 
-@wrong(ROWS, "position", unsaid="another sentence", open=True)
+@wrong(ROWS, "position", unsaid="another sentence")
 class ShiftFromTheFront(ShiftOfOtherRows):
     def shifted(self, far, tokens):
         return F.pad(far, (1, 0)).flatten(2).unflatten(-1, (2 * tokens, tokens))[:, :, :tokens]

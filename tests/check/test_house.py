@@ -12,8 +12,8 @@ from attention_check.rules import RULES
 
 HOUSE = Path(attention_check.__file__).parent
 ROOMS = (
-    "words findings guard covered search runs graph stages facts trust acting settle rules "
-    "report check"
+    "words findings guard covered search runs graph stages derivative facts trust acting settle "
+    "rules report check"
 ).split()
 FAMILIES = (
     "registry calls modes layout weights roles effect sight trials visible masks scale layers "

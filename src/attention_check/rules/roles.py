@@ -12,7 +12,7 @@ from ..graph import equation, factor
 from ..search.names import ENCODER
 from ..search.ways import context_number
 from ..stages import ROLES, cores
-from ..trust import diagonal_taken, disturbed, misspelt, sees_others
+from ..trust import diagonal_taken, disturbed, misspelt, rows_mixed, sees_others
 from ..trust import one_for_all as copied_row
 from ..words import listed
 from .registry import rule
@@ -39,12 +39,8 @@ def wrong_values(s):
 def _first(s, letters):
     """The Finding of the first cause for which these roles go wrong, or None."""
     causes = (
-        _by_diagonal,
-        _summed_apart,
-        _without_effect,
-        _argument_confused,
-        context_confused,
-        _other_groups,
+        *(_by_diagonal, _summed_apart, _of_other_rows),
+        *(_without_effect, _argument_confused, context_confused, _other_groups),
     )
     messages = (cause(s, letters) for cause in causes)
     return next((Finding(message) for message in messages if message), None)
@@ -113,6 +109,18 @@ def _summed_apart(s, letters):
         return None
     lost = "the weights add up to one and weigh nothing" if letters == "v" else "no vectors meet"
     return f"{apart_in_words(s, product)}: {lost}. {one_letter(s, product)}"
+
+
+def _of_other_rows(s, letters):
+    if letters == "v" or not (found := rows_mixed(s)):
+        return None
+    row, others = found
+    return (
+        f"Row {row} of the scores holds scores of {'query' if len(others) == 1 else 'queries'} "
+        f"{listed(others)} beside its own, as after a shift that moves scores by position out of "
+        f"their rows. Take each from the row of its own query: by_position.gather(-1, places), "
+        f"with the place of each pair's distance."
+    )
 
 
 def apart_in_words(s, product):

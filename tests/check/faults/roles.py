@@ -541,6 +541,112 @@ class OneNumberForEach(DiagonalOfAWeight):
         return torch.einsum("d,btd->btd", self.gain, torch.einsum("ed,btd->bte", self.wq, x))
 
 
+# --- scores by position -----------------------------------------------------------------------
+
+
+class ByDistance(TwoWay):
+    """A learned vector for each distance meets the queries, and is taken by pair."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.far = nn.Parameter(torch.randn(65, self.head_dim))
+
+    def taken(self, far, tokens):
+        at = torch.arange(tokens)
+        places = at - at[:, None] + tokens - 1
+        return far.gather(-1, places.expand(*far.shape[:2], tokens, tokens))
+
+    def scores(self, q, k):
+        tokens = q.shape[-2]
+        far = q @ self.far[33 - tokens : 32 + tokens].mT
+        return super().scores(q, k) + self.taken(far, tokens) / self.head_dim**0.5
+
+
+correct("wrong-pair", "future-visible")(ByDistance)
+
+
+@fault("wrong-pair", "holds scores of query", "gather(-1, places)")
+class ByDistanceOneRowOn(ByDistance):
+    def taken(self, far, tokens):
+        return super().taken(far, tokens).roll(1, dims=-2)
+
+
+@fault("wrong-pair", "holds scores of quer")
+class ByDistanceViewedShort(ByDistance):
+    """The columns that are too many are cut from the buffer, not from each row."""
+
+    def taken(self, far, tokens):
+        return far.flatten(-2)[..., : tokens**2].unflatten(-1, (tokens, tokens))
+
+
+@fault("wrong-pair", "holds scores of quer")
+class ByDistanceTurned(ByDistance):
+    def taken(self, far, tokens):
+        return super().taken(far, tokens).mT
+
+
+@correct("wrong-pair")
+class TwoBiases(ByDistance):
+    """One bias of the queries for the keys, one for the distances, as in Transformer-XL."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.u, self.w = (nn.Parameter(torch.randn(num_heads, 1, self.head_dim)) for _ in range(2))
+        del self.q, self.k, self.v
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+
+    def taken(self, far, tokens):
+        rows = F.pad(far, (0, 1)).flatten(-2)[..., :-tokens]
+        return rows.unflatten(-1, (tokens, 2 * tokens - 1))[..., tokens - 1 :]
+
+    def scores(self, q, k):
+        tokens = q.shape[-2]
+        far = (q + self.w) @ self.far[33 - tokens : 32 + tokens].mT
+        return ((q + self.u) @ k.mT + self.taken(far, tokens)) / self.head_dim**0.5
+
+    def forward(self, x):
+        q, k, v = map(self.split, self.qkv(x).chunk(3, dim=-1))
+        return self.o(self.merge(self.soften(self.scores(q, k)) @ v))
+
+
+@correct("wrong-pair")
+class BothByDistance(ByDistance):
+    """Keys have scores by distance too, which stand in the columns."""
+
+    def scores(self, q, k):
+        tokens = q.shape[-2]
+        far = k @ self.far[33 - tokens : 32 + tokens].mT
+        return super().scores(q, k) + self.taken(far, tokens).mT / self.head_dim**0.5
+
+
+@correct("wrong-pair", note="one-projection")
+class OneProjectionByDistance(ByDistance):
+    """Queries and keys are the same numbers."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        del self.k
+
+    def forward(self, x):
+        q, v = self.split(self.q(x)), self.split(self.v(x))
+        return self.o(self.merge(self.soften(self.scores(q, q)) @ v))
+
+
+@correct("wrong-pair", "future-visible")
+class CausalByDistance(ByDistance):
+    def scores(self, q, k):
+        hidden = torch.full((q.shape[-2],) * 2, -torch.inf).triu(1)
+        return super().scores(q, k) + hidden
+
+
+@correct("wrong-pair")
+class AverageByDistance(ByDistance):
+    """Each query has a part of the mean of all."""
+
+    def scores(self, q, k):
+        return super().scores(q + q.mean(-2, keepdim=True), k)
+
+
 # --- what has no effect ---------------------------------------------------------------------
 
 

@@ -279,9 +279,6 @@ class LearnedQueries(nn.Module):
         return x + self.out(self.meet(self.weigh(self.score(x)), v).flatten(1)[:, None])
 
 
-correct("softmax-axis")(LearnedQueries)
-
-
 @fault("softmax-axis", "over the heads, not over the 5", "Use dim=1")
 class LearnedQueriesOverHeads(LearnedQueries):
     axis = -1
@@ -327,45 +324,3 @@ class AdditiveHeadsOverQueries(Plain):
 
     def soften(self, scores):
         return scores.softmax(-2)
-
-
-@correct("softmax-axis", "future-visible")
-class AdditiveHeads(AdditiveHeadsOverQueries):
-    def soften(self, scores):
-        return scores.softmax(-1)
-
-
-@correct("softmax-axis", "not-normalised")
-class SoftmaxFeatures(Plain):
-    """Linear attention whose features are softmaxes, divided by what they sum to."""
-
-    def forward(self, x):
-        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
-        q, k = q.softmax(-1), k.softmax(-1)
-        return self.o(self.merge(q @ (k.mT @ v) / (q @ k.sum(-2, keepdim=True).mT)))
-
-
-@correct("softmax-axis", "not-normalised")
-class Clusters(LearnedQueries):
-    """Tokens are shared out among clusters, added up, and get their clusters' sums back."""
-
-    axis = -1
-
-    def forward(self, x):
-        shares = self.weigh(self.score(x))
-        return x + self.out(shares @ (shares.mT @ self.value(x)))
-
-
-@correct("softmax-axis", "not-normalised")
-class PoolWithASink(LearnedQueries):
-    """One more place in the softmax, for no token."""
-
-    def weigh(self, scores):
-        sink = torch.zeros_like(scores[:, :1])
-        return torch.cat([scores, sink], dim=1).softmax(1)[:, :-1]
-
-
-@correct("softmax-axis")
-class HalfAPool(LearnedQueries):
-    def weigh(self, scores):
-        return 0.5 * super().weigh(scores)
