@@ -214,7 +214,9 @@ def _mixed_in(s, core):
     mine = [_feeding(source, queries[0], core.queries[..., row, :]) for row in rows]
     of_keys = _feeding(source, keys[0], core.keys)
     for row in rows:
-        strange = _feeding(source, kept, core.scores[..., row, :]) & ~mine[row] & ~of_keys
+        # a mask that is given may hide the future, which a skew fills with what is left over
+        read = core.scores[..., row, : row + 1 if s.way.masks else None]
+        strange = _feeding(source, kept, read) & ~mine[row] & ~of_keys
         if others := [other for other in rows if (strange & mine[other]).any()]:
             return row, others
     return None
