@@ -1520,6 +1520,20 @@ class BatchOfTwoAtMost(nn.Module):
         return self.inner(x)
 
 
+@right()
+class OwnTokenHidden(nn.Module):
+    """Each token looks at the others alone, so that there are as many keys as queries."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(d_model, d_model) for _ in range(3))
+
+    def forward(self, q, k, v):
+        scores = self.q(q) @ self.k(k).mT / q.shape[-1] ** 0.5
+        own = torch.eye(scores.shape[-1], dtype=torch.bool)
+        return scores.masked_fill(own, -torch.inf).softmax(-1) @ self.v(v)
+
+
 ROWS = "wrong-pair batch-mixed future-visible split-by-view mask-argument no-effect"
 
 

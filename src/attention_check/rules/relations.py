@@ -17,7 +17,7 @@ from ..trust import disturbed
 from ..words import listed, refuses, told
 from .registry import rule
 from .trials import masked, trials
-from .visible import mask_kind, training_pairs
+from .visible import mask_kind, others_alone, training_pairs
 
 LONGEST = 70  # tokens that a module is tried with, to pass any window or chunk that it names
 DRAWS = 2  # runs in training mode, each with another dropout: of many scores half are dropped
@@ -297,8 +297,8 @@ def key_length(s):
     batch, tokens, d_model = queries.shape
     keys = self.W_key(keys).view(batch, tokens, num_heads, head_dim)
     """
-    at = s.way.of_the_keys
-    if mask_kind(s) in ("causal", "band", "past") or s.masks or not _keys_apart(s, at):
+    at, square = s.way.of_the_keys, mask_kind(s) in ("causal", "band", "past") or others_alone(s)
+    if square or s.masks or not _keys_apart(s, at):
         return None
     for tokens in (s.sizes.tokens + 2, s.sizes.tokens - 1):
         if not _takes(s, tokens):

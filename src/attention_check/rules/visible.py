@@ -45,7 +45,7 @@ def mask_off_by_one(s):
             f"the diagonal: triu(diagonal=1), or keep tril().",
             pairs,
         )
-    if kind in ("window", "all") and _own_token_hidden(s):
+    if kind in ("window", "all") and others_alone(s):
         return Note("No token attends to itself, and each to all others.", code="others-alone")
     if not diagonal_hidden(s) or kind == "past" or _rows_alike(s):
         return None
@@ -176,7 +176,7 @@ def diagonal_hidden(s):
     return bool(found) and not any(_seen(s, core).triu()[..., 1:, :].any() for core in found)
 
 
-def _own_token_hidden(s):
+def others_alone(s):
     """Whether in a two-way attention no token has a weight for itself, and all others have."""
     seen = [_seen(s, core).cpu() for core in square(s)]
     others = ~torch.eye(s.sizes.tokens, dtype=torch.bool)
