@@ -187,9 +187,9 @@ def _running_loop():
 
 def _image(picture):
     source = base64.b64encode(picture.svg().encode()).decode()
-    style = f"width:{picture.width}px;max-width:100%;min-width:360px;height:auto;border-radius:4px"
+    style = f"width:{picture.width}px;max-width:100%;height:auto;border-radius:4px"
     return (
-        f'<div style="overflow-x:auto;max-width:100%"><img style="{style}" '
+        f'<div><img style="{style}" '
         f'alt="{html.escape(picture.description)}" src="data:image/svg+xml;base64,{source}"></div>'
     )
 

@@ -27,7 +27,7 @@ from .parts import (
 _OWN = "own words"
 _SENTENCES = [lectures.ALL_DOGS, lectures.TWO_ITS, _OWN]
 _ORDERS = [
-    ("swap the second and the last", "swap"),
+    ("swap second and last", "swap"),
     ("reverse", "reverse"),
     ("shuffle all but the last", "shuffle"),
     ("leave as it is", "same"),
