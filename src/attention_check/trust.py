@@ -157,7 +157,7 @@ def derived(s):
         return Graph(record, replace(s.sizes, batch=1)), record.output
 
     try:
-        weights, _ = slopes(run, s.x[:1]) or (None, None)
+        weights, _ = slopes(run, s.x[:1], s.sizes.num_heads or 1) or (None, None)
     except (RuntimeError, IndexError):  # a sentence alone does not run
         return None
     return weights if weights is not None and len(weights) in (1, s.sizes.num_heads) else None
@@ -194,11 +194,12 @@ def misspelt(s):
     A letter stands twice in a weight, or two axes are summed apart that should meet.
     """
     for at, product in s.graph.every.items():
-        weight, soft = at in s.graph.projections, any(map(_is_soft, product.sides))
         if any(s.graph.maker(product.sides[n], at) is None for n, _ in product.doubled):
             return "no-effect", product
         if product.apart:
-            return "no-effect" if weight else "wrong-values" if soft else "wrong-pair", product
+            places = {"wrong-values": any(map(_is_soft, product.sides)), "wrong-pair": True}
+            places = {"no-effect": at in s.graph.projections} | places
+            return next(code for code, true in places.items() if true), product
     return None
 
 
