@@ -2,8 +2,9 @@
 
 The way through the house, each room on top of those before it: `search` (how to make the module,
 and a way to call it), `runs` (what it answers), `graph` (what was made of what), `stages`
-(queries, keys, scores, weights, context), `facts` and `trust` (what follows, and what to
-believe), `rules` (one file a family, one function a code), `report`.
+(queries, keys, scores, weights, context), `derivative` (weights that no line makes), `facts` and
+`trust` (what follows, and what to believe), `rules` (one file a family, one function a code),
+`report`.
 
 To add a rule:
 

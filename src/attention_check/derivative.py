@@ -12,17 +12,18 @@ from .runs import Kept
 CLOSE = 1e-3  # of the context's largest number: weights times values must come as near as this
 
 
-def slopes(run, x):
+def slopes(run, x, parts=None):
     """(weights (num_heads, tokens, tokens), the call that reads the context) of a run, or None.
 
     run: gives (Graph, output), with gradients, for x (1, tokens, d_model). The first context that
-    explains itself counts: as weights times values.
+    explains itself counts: as weights times values. parts: look at two numbers of each of so many
+    parts of a context's row alone, as where it is cut into heads; None: at all.
     """
     (graph, out), changed = run(x), []
     if not graph.attends:
         return None
     for context, at in _contexts(graph, out):
-        rows = _rows(context, x.shape[1])
+        rows = _rows(context, x.shape[1], parts)
         if rows is None or not context.requires_grad:
             continue
         for source in sorted(all_behind(graph, [(Kept(context), at)])):
@@ -61,10 +62,15 @@ def _is_value(graph, at):
     return made.tensor.requires_grad and not made.tensor.is_leaf and not _mixes(graph, calls)
 
 
-def _rows(context, tokens):
+def _rows(context, tokens, parts):
     """A context of one sentence as (tokens, numbers), or None."""
     axes = [axis for axis in range(context.dim() - 1) if context.shape[axis] == tokens]
-    return context.movedim(axes[-1], 0).reshape(tokens, -1) if axes else None
+    if not axes:
+        return None
+    rows = context.movedim(axes[-1], 0).reshape(tokens, -1)
+    size = rows.shape[1] // (parts or rows.shape[1])
+    chosen = torch.arange(rows.shape[1]) % max(size, 1) < 2
+    return rows[:, chosen]
 
 
 def _changed(x):

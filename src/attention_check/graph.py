@@ -249,12 +249,32 @@ def _place(tensor):
 
 
 def _opened(calls):
-    """The calls, and those inside of nn.MultiheadAttention's one; masked_fill_ is masked_fill."""
+    """The calls, and those inside of nn.MultiheadAttention's one; masked_fill_ is masked_fill.
+
+    An einsum of three operands or more is one for each two, from the left.
+    """
     for call in calls:
         if call.name == WHOLE_LAYER and call.inner:
             yield from _opened(call.inner)
+        elif len(call.inputs) > 2 and call.error is None and "->" in equation(call):
+            yield from _by_twos(call)
         else:
             yield replace(call, name=call.name.rstrip("_")) if call.name.endswith("_") else call
+
+
+def _by_twos(call):
+    """The calls of an einsum's operands, two by two; ... stands where it stood."""
+    terms, _, out = equation(call).partition("->")
+    (left, *rest), (first, *others) = terms.split(","), call.inputs
+    while len(rest) > 1:
+        later = "".join([*rest[1:], out])
+        dots = "..." * ("..." in left + rest[0])
+        made = dots + "".join(a for a in dict.fromkeys(left + rest[0]) if a in later and a != ".")
+        half = f"{left},{rest[0]}->{made}"
+        result = Kept(torch.einsum(half, first.tensor, others[0].tensor))
+        yield replace(call, args=(half,), inputs=[first, others[0]], output=result)
+        (left, first), rest, others = (made, result), rest[1:], others[1:]
+    yield replace(call, args=(f"{left},{rest[0]}->{out}",), inputs=[first, others[0]])
 
 
 def outputs(call):
@@ -265,7 +285,22 @@ def outputs(call):
 
 def equation(call):
     """The equation of an einsum, without spaces; "" for other calls."""
-    return call.args[0].replace(" ", "") if call.name == EINSUM else ""
+    written = call.args[0] if call.name == EINSUM else ""
+    return written.replace(" ", "") if isinstance(written, str) else ""
+
+
+def divides(call):
+    """The computed tensor by which a call divides one tensor or a number; or None."""
+    made, inputs = outputs(call), _decimals(call.inputs)
+    for by in (k for k in inputs if made and k.tensor.requires_grad):
+        others = [k.value for k in inputs if k is not by]
+        try:
+            back = made[0].value * by.value
+            if torch.allclose(back, others[0] if others else back.flatten()[0], rtol=1e-4):
+                return by
+        except RuntimeError:
+            continue  # shapes that do not go together
+    return None
 
 
 def argument(call, place, name):

@@ -29,11 +29,12 @@ class Kept:
 
 @dataclass(frozen=True)
 class Record:
-    """One run: the torch operations in order, what was given, and the module that ran."""
+    """One run: the torch operations in order, what was given, the module that ran, its output."""
 
     calls: list
     given: torch.Tensor
     module: nn.Module
+    output: torch.Tensor | None = None
 
 
 class NoDropout(TorchFunctionMode):
@@ -106,10 +107,10 @@ class Runs:
     def record(self, x, module=None, **question):
         """The Record of one run: every torch operation with its numbers."""
         module, given = module or (self.unused() if self.fresh else self.module), x.clone()
-        seen = Capture(module, keep=Kept)
+        seen, output = Capture(module, keep=Kept), None
         with contextlib.suppress(Exception):
-            self.run(given, module=module, watch=seen, **question)
-        return Record(seen.calls, given, module)
+            output = self.run(given, module=module, watch=seen, **question)
+        return Record(seen.calls, given, module, output)
 
     @cached_property
     def x(self):

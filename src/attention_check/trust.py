@@ -4,12 +4,15 @@ Who sees whom is told by the output only where no number has moved to another to
 word what is found here; others ask it to know what they may believe.
 """
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 
+from .derivative import slopes
 from .facts import fact
 from .findings import Unjudged
-from .graph import EXP, LOGARITHM, SOFTMAX, outputs
+from .graph import EXP, LOGARITHM, SOFTMAX, SUM, Graph, divides, outputs
 
 
 @fact
@@ -139,6 +142,48 @@ def _made(s, core):
     return next(why for why, true in causes.items() if true)
 
 
+@fact
+def derived(s):
+    """The weights of sentence 0, (heads, tokens, tokens), where no line makes them; or None.
+
+    They are the derivative of the context by the values, told where that is an attention's: one
+    matrix for each head.
+    """
+    if (s.cores and square(s)) or heads_apart(s) or s.masks or s.sizes.tokens < 2:
+        return None
+
+    def run(x):
+        record = s.record(x)
+        return Graph(record, replace(s.sizes, batch=1)), record.output
+
+    try:
+        weights, _ = slopes(run, s.x[:1], s.sizes.num_heads or 1) or (None, None)
+    except (RuntimeError, IndexError):  # a sentence alone does not run
+        return None
+    return weights if weights is not None and len(weights) in (1, s.sizes.num_heads) else None
+
+
+@fact
+def divided_wrongly(s):
+    """`derived` where some of its rows do not sum to one, and are meant to; or None.
+
+    They are meant to where something is divided by a sum of what is computed, no weight is below
+    zero, and some row sums to one or to more: with an entry for no token all of them sum to less.
+    """
+    weights, graph = derived(s), s.graph
+    if weights is None or (weights < -1e-6).any():
+        return None
+    off = weights.sum(-1) - 1
+    alike = off.max() - off.min() < 1e-3  # all right, or all times one number, as by a residual
+    mean = (off - s.sizes.tokens + 1).abs().max() < 1e-3  # but that number is that of the tokens
+    if (alike and not mean) or off.max() < -1e-3:
+        return None
+    divisors = ((at, divides(call)) for at, call in enumerate(graph.calls))
+    behind = (graph.behind(by, at)[0] for at, by in divisors if by is not None)
+    sums = (n in graph.products or graph.calls[n].name == SUM for calls in behind for n in calls)
+    return weights if any(sums) else None
+
+
 # --- letters of an einsum, and diagonals ------------------------------------------------------
 
 
@@ -149,11 +194,12 @@ def misspelt(s):
     A letter stands twice in a weight, or two axes are summed apart that should meet.
     """
     for at, product in s.graph.every.items():
-        weight, soft = at in s.graph.projections, any(map(_is_soft, product.sides))
         if any(s.graph.maker(product.sides[n], at) is None for n, _ in product.doubled):
             return "no-effect", product
         if product.apart:
-            return "no-effect" if weight else "wrong-values" if soft else "wrong-pair", product
+            places = {"wrong-values": any(map(_is_soft, product.sides)), "wrong-pair": True}
+            places = {"no-effect": at in s.graph.projections} | places
+            return next(code for code, true in places.items() if true), product
     return None
 
 

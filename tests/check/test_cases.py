@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from bases import Plain
-from faults.weights import AdditiveHeadsOverQueries, LearnedQueries
+from bases import Plain, TwoWay
+from faults.weights import AdditiveHeadsOverQueries, ByBlocks, LearnedQueries, Linear
 from torch import nn
 
 from attention_check import check_attention
@@ -209,6 +209,91 @@ class PoolWithASink(LearnedQueries):
 class HalfAPool(LearnedQueries):
     def weigh(self, scores):
         return 0.5 * super().weigh(scores)
+
+
+# --- no line makes the weights ----------------------------------------------------------------
+
+right()(Linear)
+
+
+@right()
+class LinearOfThree(Linear):
+    def context(self, q, k, v):
+        sums = torch.einsum("bhkd,bhke->bhde", k, v)
+        return torch.einsum("bhqd,bhde,bhq->bhqe", q, sums, 1 / self.total(q, k)[..., 0])
+
+
+@right()
+class LinearCausal(Linear):
+    def context(self, q, k, v):
+        sums = torch.einsum("bhkd,bhke->bhkde", k, v).cumsum(2)
+        total = (q * k.cumsum(2)).sum(-1, keepdim=True)
+        return torch.einsum("bhqd,bhqde->bhqe", q, sums) / total
+
+
+@right()
+class NeverDivided(Linear):
+    """The norm behind it takes care of the size, by design."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.norm = nn.LayerNorm(self.head_dim)
+
+    def context(self, q, k, v):
+        return self.norm(q @ (k.mT @ v))
+
+
+@right()
+class GatedLinear(Linear):
+    """A gate for each number of the context."""
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        context = self.context(self.features(q), self.features(k), v)
+        return self.o(self.merge(context) * torch.sigmoid(2 + x).square() * 3)
+
+
+@right()
+class LinearAndItsOwn(Linear):
+    """Each token's own value once more."""
+
+    def context(self, q, k, v):
+        return super().context(q, k, v) + v
+
+
+@right()
+class Signed(Linear):
+    """Features below zero too, divided by the size of their sum, or by 1: as in an mLSTM."""
+
+    def features(self, q):
+        return 2 * q
+
+    def total(self, q, k):
+        return super().total(q, k).abs().clamp_min(1)
+
+
+@right()
+class BlocksWithASink(ByBlocks):
+    """An entry for no token, with score 0."""
+
+    def start(self, q):
+        top, total, out = super().start(q)
+        return torch.zeros_like(top), total + 1, out
+
+
+@right()
+class BlocksByLogarithms(TwoWay):
+    """The contexts of two blocks, joined by the logarithms of their sums."""
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        parts, sums = [], []
+        for block in (slice(2), slice(2, None)):
+            scores = self.scores(q, k[:, :, block])
+            parts.append(scores.softmax(-1) @ v[:, :, block])
+            sums.append(scores.logsumexp(-1, keepdim=True))
+        shares = torch.stack(sums).softmax(0)
+        return self.o(self.merge((shares * torch.stack(parts)).sum(0)))
 
 
 # --- images and grids -------------------------------------------------------------------------

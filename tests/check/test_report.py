@@ -26,7 +26,7 @@ def test_what_was_not_judged_stands_beside_ok():
     report = check_attention(TokenByToken)
     assert report.ok
     assert "scale not judged, because the softmax cannot be seen" in report.headline
-    codes = "split-by-view, merge-by-view and not-normalised"
+    codes = "split-by-view and merge-by-view"
     assert f"{codes} not judged, because no softmax is in sight" in report.headline
     assert report.raise_if_wrong() is report
 

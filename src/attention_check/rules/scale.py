@@ -6,7 +6,7 @@ from itertools import combinations
 import torch
 
 from ..findings import Finding, Note, Unjudged
-from ..graph import factor
+from ..graph import EXP, SOFTMAX, factor
 from ..stages import cores
 from ..trust import square, token_axes
 from .registry import rule
@@ -19,6 +19,8 @@ def scale(s):
     scores = queries @ keys.mT / d_model**0.5
     """
     pairs = [(a, b) for a, b in zip(*s.both_cores, strict=False) if a.width > 0]
+    # without a softmax, keys that meet values first look like scores
+    pairs = [(a, b) for a, b in pairs if a.fused or a in square(s) or _softened(s, a)]
     if "tokens" in s.failed:  # a fixed length may cut the tokens in another way
         pairs = [(a, b) for a, b in pairs if a in square(s)]
     answers = [_scale_of(s, a, b) for a, b in pairs] or [Unjudged("the softmax cannot be seen")]
@@ -45,6 +47,10 @@ def _scale_of(s, a, b):
         return Unjudged(f"{why} and the scores")
     twice = a.fused and _near(change, expected)
     return _scaled(s, slope * math.prod(turned), a, twice)
+
+
+def _softened(s, core):
+    return any(s.graph.calls[at].name in (*SOFTMAX, EXP) for at in core.path)
 
 
 def _near(slope, expected):

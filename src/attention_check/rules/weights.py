@@ -5,7 +5,7 @@ from itertools import pairwise
 from ..findings import Finding, Unjudged
 from ..graph import SOFTMAX, factor, outputs
 from ..stages import fits
-from ..trust import off_axis, pooled, pooled_off_axis, unseen, unsummed
+from ..trust import derived, divided_wrongly, off_axis, pooled, pooled_off_axis, unseen, unsummed
 from ..words import listed
 from .registry import rule
 
@@ -89,13 +89,28 @@ def not_normalised(s):
     weights = scores.softmax(dim=-1)
     weights = weights.masked_fill(hidden, 0.0)      # after the softmax
     """
-    answers = [unseen(s)]
+    if (weights := divided_wrongly(s)) is not None:
+        return _of_a_derivative(weights)
+    answers = [None if derived(s) is not None else unseen(s)]
     for core, why in unsummed(s):
         if why not in _UNSEEN:
             lowest = min(_heads(core.weights), key=lambda head: head.min())
             return Finding(_in_words(core, why), lowest, "the weights of one head")
         answers.append(Unjudged(_UNSEEN[why]))
     return answers
+
+
+def _of_a_derivative(weights):
+    sums = weights.sum(dim=-1)
+    worst = weights[(sums - 1).abs().amax(dim=-1).argmax()]
+    return Finding(
+        f"By how much the context moves with each value, the rows of weights sum to "
+        f"{listed([f'{total:.3g}' for total in worst.sum(dim=-1).tolist()])}, not to one: what the "
+        f"context is divided by is not the sum of its own weights. Whatever scales the sum of the "
+        f"weighted values must scale the sum of the weights, by which it is divided.",
+        worst,
+        "the weights of one head, by derivative",
+    )
 
 
 _UNSEEN = {

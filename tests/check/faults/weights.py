@@ -4,7 +4,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from bases import Plain, einsum, fused, heads, separate, transposed
+from bases import Plain, TwoWay, einsum, fused, heads, separate, transposed
 from registry import correct, fault
 from torch import nn
 
@@ -130,6 +130,12 @@ class FewerKeys(Plain):
         return self.o(self.merge(self.scores(q, k).softmax(-1) @ v))
 
 
+@fault("scale", "not divided at all")
+class FewerKeysUndivided(FewerKeys):
+    def scores(self, q, k):
+        return q @ k.mT
+
+
 @correct("softmax-twice")
 class AttentionTwice(Plain):
     def forward(self, x):
@@ -223,19 +229,27 @@ class OneMore(Plain):
 class ByBlocks(Plain):
     """The softmax summed up block by block, as the fast kernels do."""
 
+    def start(self, q):
+        """The largest score so far, the sum of what is raised, and that of weighted values."""
+        top = torch.full((*q.shape[:3], 1), -torch.inf)
+        return top, torch.zeros_like(top), torch.zeros_like(q)
+
+    def shrunk(self, total, out, shrink):
+        return total * shrink, out * shrink
+
     def forward(self, x):
         q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
         tokens = x.shape[1]
-        top = torch.full((*q.shape[:3], 1), -torch.inf)
-        total, out = torch.zeros_like(top), torch.zeros_like(q)
+        top, total, out = self.start(q)
         for start in range(0, tokens, 2):
             block = slice(start, start + 2)
             scores = q @ k[:, :, block].mT / math.sqrt(self.head_dim)
             scores = scores.masked_fill(causal_mask(tokens)[:, block], -torch.inf)
             new = torch.maximum(top, scores.amax(-1, keepdim=True))
             raised, shrink = torch.exp(scores - new), torch.exp(top - new)
-            total = total * shrink + raised.sum(-1, keepdim=True)
-            out, top = out * shrink + raised @ v[:, :, block], new
+            total, out = self.shrunk(total, out, shrink)
+            total, out = total + raised.sum(-1, keepdim=True), out + raised @ v[:, :, block]
+            top = new
         return self.o(self.merge(out / total))
 
 
@@ -324,3 +338,73 @@ class AdditiveHeadsOverQueries(Plain):
 
     def soften(self, scores):
         return scores.softmax(-2)
+
+
+# --- no line makes the weights ----------------------------------------------------------------
+
+_BY_DERIVATIVE = "By how much the context moves with each value, the rows of weights sum to"
+
+
+@fault("not-normalised", _BY_DERIVATIVE)
+class TotalNeverRescaled(ByBlocks):
+    def shrunk(self, total, out, shrink):
+        return total, out * shrink
+
+
+@fault("not-normalised", _BY_DERIVATIVE)
+class ContextNeverRescaled(ByBlocks):
+    def shrunk(self, total, out, shrink):
+        return total * shrink, out
+
+
+class Linear(TwoWay):
+    """Positive features of queries and keys; keys meet values first."""
+
+    def features(self, q):
+        return F.elu(q) + 1
+
+    def total(self, q, k):
+        return q @ k.sum(-2, keepdim=True).mT
+
+    def context(self, q, k, v):
+        return q @ (k.mT @ v) / self.total(q, k)
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        return self.o(self.merge(self.context(self.features(q), self.features(k), v)))
+
+
+@fault("not-normalised", _BY_DERIVATIVE)
+class LinearByItsOwnKey(Linear):
+    def total(self, q, k):
+        return (q * k).sum(-1, keepdim=True)
+
+
+@fault("not-normalised", "sum to 5, 5, 5, 5 and 5")
+class LinearByTheMean(Linear):
+    def total(self, q, k):
+        return q @ k.mean(-2, keepdim=True).mT
+
+
+@fault("not-normalised", _BY_DERIVATIVE)
+class LinearByTheRoot(Linear):
+    """Three operands, the last of them what it is divided by."""
+
+    def context(self, q, k, v):
+        sums = torch.einsum("bhkd,bhke->bhde", k, v)
+        return torch.einsum("bhqd,bhde,bhq->bhqe", q, sums, 1 / self.total(q, k)[..., 0].sqrt())
+
+
+@fault("not-normalised", "the raw scores meet the values")
+class ThreeOperands(TwoWay):
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        context = torch.einsum("bhqd, bhkd, bhke -> bhqe", q / self.head_dim**0.5, k, v)
+        return self.o(self.merge(context))
+
+
+@fault("not-normalised", "the raw scores meet the values")
+class ThreeOperandsBehindDots(TwoWay):
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.q, self.k, self.v))
+        return self.o(self.merge(torch.einsum("...qd,...kd,...ke->...qe", q, k * 6**-0.5, v)))
