@@ -1,6 +1,6 @@
 """A drawing surface for pictures that are drawn anew at each change: see `drawing.py`."""
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import groupby
 
 from matplotlib import colormaps, font_manager, ft2font
@@ -108,7 +108,12 @@ def _colours(values, hidden, limits):
     shown = values if hidden is None else values.masked_fill(hidden, 0.0)
     low, top = limits or _limits(shown)
     share = ((shown - low) / (top - low)).nan_to_num(0.0).numpy()
-    return colormaps[SIGNED if low < 0 else WEIGHTS](share, bytes=True)[..., :3]
+    return _colormap(SIGNED if low < 0 else WEIGHTS)(share, bytes=True)[..., :3]
+
+
+@cache
+def _colormap(name):
+    return colormaps[name]  # a copy each time, with a table of its own to make
 
 
 def turned(names, step):
