@@ -220,7 +220,12 @@ def _is_soft(kept):
     value = kept.value
     if value.dim() < 2 or value.shape[-1] != value.shape[-2] or not kept.tensor.requires_grad:
         return False
-    return bool((value >= 0).all()) and sums_to_one(value, -1) and not value.equal(_diagonal(value))
+    return (
+        not value.is_complex()
+        and bool((value >= 0).all())
+        and sums_to_one(value, -1)
+        and not value.equal(_diagonal(value))
+    )
 
 
 def _diagonal(value):

@@ -1619,6 +1619,127 @@ class OwnTokenHidden(nn.Module):
         return scores.masked_fill(own, -torch.inf).softmax(-1) @ self.v(v)
 
 
+class Hiding(Fused):
+    """mask: (batch, tokens, tokens), True marks the pairs that are hidden."""
+
+    def given(self, mask):
+        return ~mask
+
+    def forward(self, x, mask=None):
+        q, k, v = self.split(x)
+        mask = mask if mask is None else self.given(mask)[:, None]
+        return self.merge(F.scaled_dot_product_attention(q, k, v, mask))
+
+
+right()(Hiding)
+
+
+@wrong("mask-argument", "means hidden", "turned over")
+class HidingTurnedOver(Hiding):
+    """mask: (batch, tokens, tokens), True marks the pairs that are hidden."""
+
+    def given(self, mask):
+        return mask
+
+
+@wrong("mask-argument", "means kept", "turned over")
+class RealTokensPadded(nn.Module):
+    """attention_mask: (batch, tokens), 1 for real tokens and 0 for padding."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(d_model, num_heads, batch_first=True)
+
+    def forward(self, x, attention_mask=None):
+        padding = None if attention_mask is None else attention_mask.bool()
+        return self.inner(x, x, x, key_padding_mask=padding, need_weights=False)[0]
+
+
+@right()
+class RealTokensKept(RealTokensPadded):
+    """attention_mask: (batch, tokens), 1 for real tokens and 0 for padding."""
+
+    def forward(self, x, attention_mask=None):
+        padding = None if attention_mask is None else ~attention_mask.bool()
+        return super().forward(x, padding)
+
+
+@wrong("not-repeatable", "though decode is False")
+class KeptUnasked(Fused):
+    kept = None
+
+    def before(self, decode):
+        return self.kept
+
+    def forward(self, x, decode=False):
+        q, k, v = self.split(x)
+        if (kept := self.before(decode)) is not None:
+            k, v = torch.cat([kept[0], k], 2), torch.cat([kept[1], v], 2)
+        self.kept = k.detach(), v.detach()
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+        return self.merge(self.scores(q, k).masked_fill(~seen, -torch.inf).softmax(-1) @ v)
+
+
+@right()
+class KeptWhereAsked(KeptUnasked):
+    def before(self, decode):
+        return self.kept if decode else None
+
+
+@wrong("future-visible", "hidden")
+class WindowCalledCausal(Fused):
+    """Causal window: a token sees the three before it."""
+
+    def attend(self, q, k, v):
+        at = torch.arange(q.shape[2])
+        far = (at[:, None] - at).abs() > 2
+        return self.scores(q, k).masked_fill(far, -torch.inf).softmax(-1) @ v
+
+
+@wrong("future-visible", "it is called causal")
+class CausalByNameAlone(Fused):
+    pass
+
+
+@wrong("past-hidden", "Position 4 sees nothing")
+class LastRowLeftOut(Fused):
+    def rows(self, tokens):
+        return range(tokens // 2)
+
+    def attend(self, q, k, v):
+        out = torch.zeros_like(q)
+        for at in self.rows(q.shape[2]):
+            part = slice(2 * at, 2 * at + 2)
+            out[:, :, part] = self.scores(q[:, :, part], k).softmax(-1) @ v
+        return out
+
+
+@right()
+class LastRowToo(LastRowLeftOut):
+    def rows(self, tokens):
+        return range(-(-tokens // 2))
+
+
+@wrong("token-by-token", "from the first key")
+class CacheGivenBackWhereGiven(Fused):
+    """It returns a cache only where it gets one, and begins with one of no token."""
+
+    def forward(self, x, past=None):
+        q, k, v = self.split(x)
+        if past is None:
+            return self.merge(F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
+        return self.merge(F.scaled_dot_product_attention(q, k, v, is_causal=True)), (k, v)
+
+
+@right()
+class UnscaledAsInT5(Fused):
+    """As in T5 the scores are not divided."""
+
+    def scores(self, q, k):
+        return q @ k.mT
+
+
 ROWS = "wrong-pair batch-mixed future-visible split-by-view mask-argument no-effect"
 
 

@@ -83,6 +83,10 @@ def _caches(s):
         for name in takes:
             yield from (Cache(name, None, part, **told) for part in _parts(s, name, flags))
             yield from (Cache(name, empty, None, **told) for empty in ({}, []))
+            for core in s.cores[:1]:  # keys and values of no token
+                empty = core.keys[..., :0, :], core.values[..., :0, :]
+                parts = _parts(s, name, flags, empty)
+                yield from (Cache(name, empty, part, **told) for part in parts)
         if inside and not takes:
             yield Cache(**told)
 
@@ -95,11 +99,11 @@ def _keeps(s):
     return any(not torch.equal(after, before) for after, before in pairs)
 
 
-def _parts(s, name, flags):
+def _parts(s, name, flags, first=None):
     """Which parts of the answer to a first call may be the cache: those that hold tensors."""
     with torch.no_grad():
         try:
-            items = items_of(s.way.answer(s.unused(), s.x, {**s.masks, **flags, name: None}))
+            items = items_of(s.way.answer(s.unused(), s.x, {**s.masks, **flags, name: first}))
         except Exception:
             return []
     places = [n for n in range(1, len(items)) if any(True for _ in flat(items[n]))]

@@ -12,7 +12,7 @@ from ..facts import fact, gradients
 from ..findings import Finding, Note, Unjudged
 from ..graph import argument
 from ..search.masks import FOUR_AXES, conventions
-from ..search.names import CONTEXT_MASK, ENCODER, LENGTHS, QUERY_MASK
+from ..search.names import CONTEXT_MASK, ENCODER, HIDDEN_SAID, KEPT_SAID, LENGTHS, QUERY_MASK
 from ..search.ways import context_number
 from ..stages import cores, fused_mask
 from ..trust import absent, disturbed, merge_cut, off_axis, split_cut
@@ -119,7 +119,10 @@ def _accepted(s, trial):
         f"{trial.name} is understood as {convention.words}, shape {convention.shape}{whose}.",
         code="mask-convention",
     )
-    causes = _written_into, _beside_is_causal, _in_place_of_the_causal, _mixed, _given_to_another
+    causes = (
+        *(_written_into, _beside_is_causal, _said_otherwise),
+        *(_in_place_of_the_causal, _mixed, _given_to_another),
+    )
     return [note, next(filter(None, (cause(s, trial) for cause in causes)), None)]
 
 
@@ -138,6 +141,25 @@ def _written_into(s, trial):
         f"Where {trial.name} is given, forward changes {what}: an operation such as +=, "
         f"masked_fill_ or x[...] = writes into it. Make a new tensor instead.",
         code="input-changed",
+    )
+
+
+def _said_otherwise(s, trial):
+    """The docstring says that True, or 1, means the opposite of what it does."""
+    kind = type(s.original)
+    said = f"{kind.__doc__ or ''} {kind.forward.__doc__ or ''}"
+    hidden, kept = (bool(pattern.search(said)) for pattern in (HIDDEN_SAID, KEPT_SAID))
+    words = trial.accepted.convention.words
+    hides = "True = hidden" in words or "1 = hidden" in words
+    keeps = "True = keep" in words or "1 = keep" in words
+    turned = hidden != kept and (hidden, kept) == (keeps, hides)
+    if len(s.way.masks) > 1 or not turned:
+        return None
+    meant, does = ("hidden", "kept") if keeps else ("kept", "hidden")
+    return Finding(
+        f"The docstring says that True, or 1, in {trial.name} means {meant}, and where it is True "
+        f"the pair is {does}: the mask is turned over. scaled_dot_product_attention keeps where a "
+        f"mask is True, nn.MultiheadAttention hides there: give ~{trial.name}, or mend the text."
     )
 
 

@@ -5,6 +5,8 @@ from ..facts import fact
 from ..findings import Finding, Note, Unjudged
 from ..graph import outputs
 from ..runs import dropouts, set_dropout
+from ..search.make import arguments
+from ..search.names import CACHE
 from ..stages import kernel_drops
 from ..trust import never_given
 from ..words import listed
@@ -28,6 +30,11 @@ def not_repeatable(s):
 
     out = nn.Linear(d_model, d_model)(context)      # a new layer at each call
     """
+    if s.fresh and (asked := _asks_to_go_on(s)):
+        return Finding(
+            f"Two calls with the same input, two answers, though {asked} is False: what the first "
+            f"call left is read by the next. Read it, and keep it, only where {asked} is True."
+        )
     if s.random != "layer":
         return None
     calls = [s.capture(s.x, module=s.unused(), seed=seed).calls for seed in (1, 2)]
@@ -38,6 +45,12 @@ def not_repeatable(s):
         f"(or numbers are drawn) inside forward, so its weights are new at each call and are "
         f"never trained. Create layers in __init__.{line and f' Look at `{line}`.'}"
     )
+
+
+def _asks_to_go_on(s):
+    """The flag of forward that asks for what an earlier call left, or ""."""
+    flags = [p.name for p in arguments(s.original.forward) if p.default is False]
+    return next(filter(CACHE.search, flags), "")
 
 
 def _same(one, other):

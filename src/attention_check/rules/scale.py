@@ -1,6 +1,7 @@
 """From products to scores: the factor, and rotary positions."""
 
 import math
+import re
 from itertools import combinations
 
 import torch
@@ -45,12 +46,18 @@ def _scale_of(s, a, b):
     if not all(turned) or _learned(s, a):
         why = "something else (positions, a norm, a learned factor) stands between the projections"
         return Unjudged(f"{why} and the scores")
+    kind = type(s.original)
+    if _near(slope, 1) and (UNSCALED.search(kind.__doc__ or "") or "T5" in kind.__name__):
+        return Note("The scores are not divided, as its name or docstring says.")
     twice = a.fused and _near(change, expected)
     return _scaled(s, slope * math.prod(turned), a, twice)
 
 
 def _softened(s, core):
     return any(s.graph.calls[at].name in (*SOFTMAX, EXP) for at in core.path)
+
+
+UNSCALED = re.compile(r"T5|\bunscaled\b|\bnot scaled\b|without scal|no scal", re.IGNORECASE)
 
 
 def _near(slope, expected):

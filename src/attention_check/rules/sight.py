@@ -1,6 +1,7 @@
 """Signs of what is meant: a causal mask that stands somewhere, and a switch that is off."""
 
 import inspect
+import re
 
 import torch
 
@@ -48,6 +49,15 @@ def _masks(s):
     for core in square(s):
         if core.fused is None and filled(core.scores, future(s)) is not None:
             yield "a fill above the diagonal"
+    if says_causal(s):
+        yield "the name"
+
+
+@fact
+def says_causal(s):
+    """Whether its name, or the first word of its docstring, is causal."""
+    kind = type(s.original)
+    return "Causal" in kind.__name__ or bool(re.match(r"\W*causal\b", kind.__doc__ or "", re.I))
 
 
 def _fills_by_order(call, again):

@@ -12,7 +12,16 @@ from ..words import listed
 from .calls import changed_places
 from .registry import rule
 from .roles import context_confused
-from .sight import filled, future, hides_future, idle_flag, mask_in_sight, switch_off, thrown_away
+from .sight import (
+    filled,
+    future,
+    hides_future,
+    idle_flag,
+    mask_in_sight,
+    says_causal,
+    switch_off,
+    thrown_away,
+)
 
 _NO_MASK_TO_JUDGE = {"heads-attend-heads", "softmax-twice", "attention-unused"}
 
@@ -63,6 +72,12 @@ def past_hidden(s):
     hidden = torch.ones(tokens, tokens).tril(-1).bool()
     """
     kind, last = mask_kind(s), s.sizes.tokens - 1
+    if idle := _rows_of_nothing(s):
+        said = (
+            f"{'Position' if len(idle) == 1 else 'Positions'} {listed(idle)} sees nothing: no "
+            f"token changes the row, as where the last chunk is left out. Compute every row."
+        )
+        return _told(said, visible_pairs(s))
     if kind == "past":
         masked = any(c.fused is not None and fused_mask(c.fused) is not None for c in s.cores)
         why = " In scaled_dot_product_attention True means keep." if masked else ""
@@ -183,6 +198,14 @@ def others_alone(s):
     return bool(seen) and all((each == others).all() for each in seen)
 
 
+def _rows_of_nothing(s):
+    """The positions that no token moves, where others are moved, and no weights are in sight."""
+    pairs = None if square(s) or changed_places(s) else visible_pairs(s)
+    if pairs is None or not pairs.any():
+        return []
+    return (~pairs.any(dim=1)).nonzero().flatten().tolist()
+
+
 def _blind_to_themselves(s):
     """The positions that do not see themselves, where others do."""
     own = visible_pairs(s).diagonal()
@@ -245,7 +268,7 @@ _WINDOW = Note("Each token sees those near it, before and after: a two-way windo
 
 
 def _window(s):
-    return None if s.causal else _WINDOW
+    return None if s.causal or says_causal(s) else _WINDOW
 
 
 def _prefix(s):
@@ -479,7 +502,13 @@ def _filled(s, core):
 
 
 def _no_mask(s):
-    if mask := mask_in_sight(s):
+    mask = mask_in_sight(s)
+    if mask == "the name":
+        return (
+            "it is called causal, and no mask hides the future. Hide the pairs above the diagonal: "
+            "scores.masked_fill(torch.ones(tokens, tokens).triu(1).bool(), float('-inf'))."
+        )
+    if mask:
         return (
             f"there is a mask ({mask}), but it never reaches the softmax. Fill the scores where "
             f"it hides with float('-inf') before the softmax."

@@ -22,6 +22,10 @@ MASK = re.compile(rf"mask|^padding$|^hidden$|^keep$|^valid$|{LENGTHS.pattern}")
 CONTEXT_MASK = re.compile(r"encoder|memory|cross")
 OTHER_MASK = re.compile(rf"(?<![a-z])head_mask|{CONTEXT_MASK.pattern}|use_|is_|return|_type")
 QUERY_MASK = re.compile(r"^(?:x_)?q(?:uery|ueries)?_")  # of rows that nobody looks at
+# what a docstring says a mask's True, or 1, means
+_SAID = r"\b(?:true|ones?|1)\b(?:(?!\band\b|\b0\b|false)[^.;,]){0,40}\b"
+HIDDEN_SAID = re.compile(_SAID + r"(?:hid|masked out|pad|ignor)", re.IGNORECASE)
+KEPT_SAID = re.compile(_SAID + r"(?:keep|kept|real|valid|visible|attend)", re.IGNORECASE)
 KEYS = re.compile(r"^(k|v|key|keys|value|values|kv|key_value|x_k|x_v|k_in|v_in)$")
 QUERIES = re.compile(r"^(q|query|queries|x_q|q_in)$")
 ROLE = re.compile(r"(?:x_)?(q|k|v)(?:uery|ueries|eys?|alues?)?(?:_in)?")
@@ -32,7 +36,9 @@ CONTEXT = re.compile(
 OPTIONAL = re.compile(CONTEXT.pattern + r"|cond(?:itioning)?")
 SWITCH = re.compile(r"mask|caus|autoregress|decod|unidirect", re.IGNORECASE)
 ZEROS = re.compile(r"^(start_pos|offset|start|pos|position|step|layer_idx|past_length)$")
-CACHE = re.compile(r"cache|past|^state$|^kv_state|^prev_kv|^mem(?:ory)?_kv|incremental|use_kv")
+CACHE = re.compile(
+    r"cache|past|^state$|^kv_state|^prev_kv|^mem(?:ory)?_kv|incremental|use_kv|decode$|continu|resume"
+)
 _TOKENS, _BATCH = r"(?:tokens|seq\w*|length|time|[tlsn])", r"(?:batch\w*|bsz|bs|b)"
 TOKENS_FIRST = re.compile(rf"\b{_TOKENS}, ?{_BATCH}\b(?=, ?\w+|\))", re.IGNORECASE)
 BATCH_FIRST = re.compile(rf"\b{_BATCH}, ?{_TOKENS}\b", re.IGNORECASE)
