@@ -27,7 +27,7 @@ FAMILIES = {
     "visible": "future-visible mask-off-by-one past-hidden future-hidden",
     "mask_arguments": "mask-argument nan-gradient",
     "scale": "scale distance-bias rotary",
-    "layers": "unused-layer detached not-registered not-a-buffer",
+    "layers": "unused-layer layers-alike detached not-registered not-a-buffer",
     "relations": "beginning-changes modes-differ dropout-lost dropout-on-scores own-dtype "
     "key-length other-heads",
     "caches": "token-by-token",

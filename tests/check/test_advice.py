@@ -253,6 +253,20 @@ ADVICE = {
         "        self.out_proj = nn.Linear(d_model, d_model)\n",
         "",
     ),
+    "layers-alike": Advice(
+        heads.but(
+            "out = torch.cat([h(x) for h in self.heads], dim=-1)",
+            "out = torch.cat([h(x) for h in self.heads], dim=-1)\n"
+            "        out = out + self.after[1](torch.relu(self.after[0](out)))",
+        ).but(
+            "self.proj = nn.Linear(d_model, d_model)",
+            "self.proj = nn.Linear(d_model, d_model)\n"
+            "        self.after = nn.ModuleList([nn.Linear(d_model, d_model)] * 2)",
+        ),
+        "Make each anew",
+        "nn.ModuleList([nn.Linear(d_model, d_model)] * 2)",
+        "nn.ModuleList([nn.Linear(d_model, d_model) for _ in range(2)])",
+    ),
     "detached": Advice(
         separate.but("self.W_key(x)", "self.W_key(x).detach()"), "Remove it there", ".detach()", ""
     ),

@@ -1655,6 +1655,16 @@ class RealTokensPadded(nn.Module):
         return self.inner(x, x, x, key_padding_mask=padding, need_weights=False)[0]
 
 
+@wrong("mask-argument", "added to the scores as it is")
+class RealTokensAdded(Fused):
+    """mask: (batch, tokens) with 1 for tokens to keep."""
+
+    def forward(self, x, mask=None):
+        q, k, v = self.split(x)
+        mask = mask if mask is None else mask[:, None, None].to(x.dtype)
+        return self.merge(F.scaled_dot_product_attention(q, k, v, mask))
+
+
 @right()
 class RealTokensKept(RealTokensPadded):
     """attention_mask: (batch, tokens), 1 for real tokens and 0 for padding."""

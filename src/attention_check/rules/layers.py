@@ -92,6 +92,25 @@ def _chosen_by_input(s, name):
     return first != second
 
 
+@rule("layers-alike", unless={"heads-alike"}, whole=True)
+def layers_alike(s):
+    """One and the same layer stands several times in a list, so that all share their weights.
+
+    self.layers = nn.ModuleList([Layer(d_model, num_heads)] * depth)
+    """
+    for path, part in s.original.named_modules():
+        listed_in = part if isinstance(part, nn.ModuleList | nn.Sequential) else ()
+        layers = [layer for layer in listed_in if next(layer.parameters(), None) is not None]
+        if len({id(layer) for layer in layers}) < len(layers):
+            return Finding(
+                f"{path or 'It'} holds {len({id(layer) for layer in layers})} layer for "
+                f"{len(layers)} places: as in [Layer(...)] * depth, it is one and the same, and "
+                f"what one place learns stands in all. Make each anew: "
+                f"nn.ModuleList([Layer(...) for _ in range(depth)])."
+            )
+    return None
+
+
 # --- weights that do not learn --------------------------------------------------------------
 
 

@@ -152,8 +152,15 @@ def _said_otherwise(s, trial):
     words = trial.accepted.convention.words
     hides = "True = hidden" in words or "1 = hidden" in words
     keeps = "True = keep" in words or "1 = keep" in words
-    turned = hidden != kept and (hidden, kept) == (keeps, hides)
-    if len(s.way.masks) > 1 or not turned:
+    if len(s.way.masks) > 1 or hidden == kept:
+        return None
+    if words.startswith("0 and -inf"):
+        return Finding(
+            f"The docstring says what 1, or True, in {trial.name} means, and the mask is added to "
+            f"the scores as it is: 0 and 1 hide nothing. Fill the scores that are to be hidden "
+            f"with -inf: scores.masked_fill(hidden, float('-inf'))."
+        )
+    if (hidden, kept) != (keeps, hides):
         return None
     meant, does = ("hidden", "kept") if keeps else ("kept", "hidden")
     return Finding(

@@ -18,7 +18,7 @@ HEAD_WIDTHS = "head_dim head_size d_head dim_head d_k d_v key_dim d_q dk dv".spl
 DROPOUTS = "dropout attn_dropout dropout_rate drop p dropout_p attention_dropout attn_drop".split()
 
 LENGTHS = re.compile(r"(?:^|_)len(?:s|gths)$")
-MASK = re.compile(rf"mask|^padding$|^hidden$|^keep$|^valid$|{LENGTHS.pattern}")
+MASK = re.compile(rf"mask|^padding$|^hidden$|^keep$|^valid$|^allowed$|^visible$|{LENGTHS.pattern}")
 CONTEXT_MASK = re.compile(r"encoder|memory|cross")
 OTHER_MASK = re.compile(rf"(?<![a-z])head_mask|{CONTEXT_MASK.pattern}|use_|is_|return|_type")
 QUERY_MASK = re.compile(r"^(?:x_)?q(?:uery|ueries)?_")  # of rows that nobody looks at

@@ -179,3 +179,45 @@ class OneHeadDetached(FusedHeadLeftZero):
 
     def scores(self, q, k):
         return super().scores(torch.cat([q[:, :1].detach(), q[:, 1:]], dim=1), k)
+
+
+# --- one layer in several places ------------------------------------------------------------
+
+
+class Stacked(nn.Module):
+    depth = 3
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.layers = nn.ModuleList(self.made(d_model, num_heads))
+
+    def made(self, d_model, num_heads):
+        return [Plain(d_model, num_heads) for _ in range(self.depth)]
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+correct("layers-alike", silent=True)(Stacked)
+
+
+@fault("layers-alike", "layers holds 1 layer for 3 places")
+class StackedOne(Stacked):
+    def made(self, d_model, num_heads):
+        return [Plain(d_model, num_heads)] * self.depth
+
+
+@fault("layers-alike", "Make each anew")
+class InARow(nn.Sequential):
+    def __init__(self, d_model, num_heads):
+        super().__init__(*[Plain(d_model, num_heads)] * 2)
+
+
+@correct("layers-alike", silent=True)
+class OneLayerInALoop(Plain):
+    """Said in the code: the layer is applied twice."""
+
+    def forward(self, x):
+        return super().forward(super().forward(x))
