@@ -1750,6 +1750,38 @@ class UnscaledAsInT5(Fused):
         return q @ k.mT
 
 
+@wrong("mask-argument", "without its padding")
+class PaddingMultipliedByZero(Fused):
+    """What is padded is set to 0, and is a key like any other."""
+
+    def hidden(self, mask):
+        return torch.zeros_like(mask)
+
+    def forward(self, x, mask=None):
+        q, k, v = self.split(x if mask is None else x * mask[..., None])
+        scores = self.scores(q, k)
+        if mask is not None:
+            scores = scores.masked_fill(self.hidden(mask.bool())[:, None, None], -torch.inf)
+        return self.merge(scores.softmax(-1) @ v)
+
+
+@right()
+class PaddingZeroAndHidden(PaddingMultipliedByZero):
+    def hidden(self, mask):
+        return ~mask
+
+
+@wrong("mask-argument", "without its padding")
+class PaddedKeysAreZero(Fused):
+    """Keys and values of padding are 0: a score of 0 still takes its share."""
+
+    def forward(self, x, mask=None):
+        q, k, v = self.split(x)
+        if mask is not None:
+            k, v = (part * mask[:, None, :, None] for part in (k, v))
+        return self.merge(self.attend(q, k, v))
+
+
 ROWS = "wrong-pair batch-mixed future-visible split-by-view mask-argument no-effect"
 
 

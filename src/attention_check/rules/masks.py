@@ -121,7 +121,7 @@ def _accepted(s, trial):
     )
     causes = (
         *(_written_into, _beside_is_causal, _said_otherwise),
-        *(_in_place_of_the_causal, _mixed, _given_to_another),
+        *(_in_place_of_the_causal, _mixed, _given_to_another, _unlike_alone),
     )
     return [note, next(filter(None, (cause(s, trial) for cause in causes)), None)]
 
@@ -223,6 +223,31 @@ def _in_place_of_the_causal(s, trial):
         f"combine them with | where True = hidden, with & where True = keep.",
         seen.float(),
         "future pairs that are visible with the padding mask",
+    )
+
+
+def _unlike_alone(s, trial):
+    """A padded sentence gives other rows than the sentence alone, as padding still has weights."""
+    last = s.sizes.tokens - 1
+    if not trial.accepted.pattern.padding or s.masks or s.several or disturbed(s):
+        return None
+    masks = _like_accepted(s, trial, padding(s, last).hidden)
+    try:
+        rows, alone = s.look(s.x, masks)[:, :last], s.look(s.x[:, :last])
+    except Exception:
+        return None  # a length that it does not take
+    if not rows.isfinite().all() or not s.differs(rows, alone)[1].any():
+        return None
+    seen = [core.weights for core in cores(s.capture(s.x, masks=masks))]
+    shares = [
+        w[..., :last, last].max().item() for w in seen if w.shape[-2:] == (last + 1, last + 1)
+    ]
+    if max(shares, default=0) < 1e-6:
+        return None
+    return Finding(
+        f"With {trial.name} the rows of real tokens are not those of the sentence without its "
+        f"padding: a padded token still takes a weight of {max(shares):.2g}. Zeros in its place "
+        f"are a key like any other: fill the scores of its key with -inf before the softmax.",
     )
 
 
