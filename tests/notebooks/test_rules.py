@@ -14,7 +14,8 @@ from attention_course import lectures
 from notebooks import ENDING, SET_UP
 
 LONGEST, USUAL, MEDIAN = 25, 12, 4  # lines of code in a cell
-WORDS, CELL, MOST = 180, 1 / 3, 30  # words a minute, minutes for a code cell, minutes of a core
+WORDS, MOST = 180, 30  # words a minute, minutes of a core
+STEP = 1 / 3  # minutes for a code cell, and for a prediction
 FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)  # read only where it is opened
 EXERCISE = re.compile(r"^### Try: .+, (\d+) minutes?\)$", re.MULTILINE)
 
@@ -56,16 +57,22 @@ def test_header_and_footer(path, book):
 
 
 def counted_minutes(book):
-    """Return the minutes of a notebook: its words, its code cells, and its exercises."""
-    text = "\n".join(FOLDED.sub("", source) for source in prose(book))
+    """Return the minutes of a notebook: words, code cells, predictions and exercises.
+
+    What is folded, the set-up cell among it, is not read.
+    """
+    header, *parts = (FOLDED.sub("", source) for source in prose(book))
+    text = "\n".join(parts)
     exercises = sum(int(minutes) for minutes in EXERCISE.findall(text))
-    return len(text.split()) / WORDS + CELL * len(books.code_cells(book)) + exercises
+    _set_up, *cells = books.code_cells(book)
+    steps = len(cells) + text.count("**Predict**")  # the header has the word, and asks nothing
+    return len(f"{header}\n{text}".split()) / WORDS + STEP * steps + exercises
 
 
 def test_the_header_says_the_minutes_that_are_counted(path, book):
     (told,) = re.findall(r"[Aa]bout (\d+) minutes", book.cells[0].source)
-    counted = 5 * round(counted_minutes(book) / 5)
-    assert int(told) == counted
+    counted = counted_minutes(book)
+    assert int(told) == 5 * round(counted / 5)
     if path in books.PATHS:
         assert counted <= MOST
 
@@ -152,9 +159,10 @@ def test_links_lead_somewhere(path, book):
 
 def test_minutes_are_counted():
     book = nbformat.v4.new_notebook()
-    text = f"### Try: it (easy, 4 minutes)\n{'word ' * 354}<details>not read</details>"
-    book.cells = [nbformat.v4.new_markdown_cell(text), *[nbformat.v4.new_code_cell("1")] * 6]
-    assert counted_minutes(book) == pytest.approx(360 / 180 + 6 / 3 + 4, abs=0.02)
+    text = f"### Try: it (easy, 4 minutes)\n{'**Predict**: word ' * 2}<details>not read</details>"
+    prose_cells = [nbformat.v4.new_markdown_cell(text) for text in ("**Predict** " * 349, text)]
+    book.cells = [*prose_cells, *[nbformat.v4.new_code_cell("1")] * 6]
+    assert counted_minutes(book) == pytest.approx(360 / 180 + (5 + 2) / 3 + 4, abs=0.02)
 
 
 # --- the rules' own tools, each tried on a text that breaks its rule --------------------------

@@ -94,7 +94,7 @@ def check_causal_head(answer):
         try:
             context = numbers_or_nan(run(answer, x, *matrices), (batch, tokens, 3), wanted)
         except Wrong as mistake:
-            raise Wrong(f"{mistake}{_head_hint(str(mistake), tokens)}") from None
+            raise Wrong(f"{mistake}{_head_hint(f"{mistake} {mistake.error}", tokens)}") from None
         queries, keys, values = (x @ W for W in matrices)
         hidden = causal_mask(tokens)
         if not same(context, attention(queries, keys, values, hidden)[0]):

@@ -17,7 +17,14 @@ _IDLE = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"}
 
 
 class Wrong(Exception):
-    """An answer is not right; the message says what was seen and what to do, for a learner."""
+    """An answer is not right; the message says what was seen and what to do, for a learner.
+
+    error: where the answer stopped with an error, that error in its own words.
+    """
+
+    def __init__(self, message, error=""):
+        super().__init__(message)
+        self.error = error
 
 
 @dataclass(frozen=True)
@@ -130,23 +137,44 @@ def run(function, *inputs):
     try:
         result = function(*inputs)
     except Exception as error:
-        raise Wrong(_told(error, function)) from None
+        raise Wrong(_told(error, function, inputs), str(error)) from None
     if result is None:
         raise Wrong("It returns nothing: its last line should be `return` and the result.")
     return result
 
 
-def _told(error, function):
+def _told(error, function, inputs):
     """An error of the learner's own code in one sentence, with its line."""
     code = getattr(getattr(function, "forward", function), "__code__", None)
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if code is not None and f.filename == code.co_filename]
-    what = f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
+    what = _of_shapes(error, function, inputs) or (
+        f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
+    )
     if not own:
         return f"It stops with {what}."
     number = own[-1].lineno
     line = linecache.getline(own[-1].filename, number).strip()
     return f"It stops in line {number}{f', `{line}`,' if line else ''} with {what}."
+
+
+def _of_shapes(error, function, inputs):
+    """What a trace of the run says of an operation of torch that refused its shapes, or ""."""
+    if not isinstance(error, RuntimeError):
+        return ""
+    from shape_tracing import trace_shapes  # only who made an error needs it
+
+    try:
+        rows = trace_shapes(function, *inputs).rows
+    except Exception:  # whatever the second run meets, the first error is to be told
+        return ""
+    if not (rows and rows[-1].fits):
+        return ""
+    return f"{rows[-1].operation} of {_sizes(rows[-1].inputs)}: {rows[-1].fits.rstrip('.')}"
+
+
+def _sizes(tensors):
+    return " and ".join(str(tuple(each.sizes)) for each in tensors)
 
 
 def numbers(result, shape, meaning):

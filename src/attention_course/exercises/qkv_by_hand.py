@@ -8,6 +8,8 @@ from .. import lectures
 from ..attention import attention
 from .exercise import Wrong, draw, exercise, numbers, run, same
 
+FURTHER = "01_scores_and_weights"  # in notebooks/further/
+
 
 @exercise("dog_diagonal", 1, "A diagonal for dog")
 def check_dog_diagonal(answer):
@@ -43,7 +45,7 @@ def check_query_weights(answer):
     raise Wrong("They add up to 1, but they are not softmax(q·k / √d).")
 
 
-@exercise("attend_all", 1, "Attention for many queries")
+@exercise("attend_all", FURTHER, "Attention for many queries")
 def check_attend_all(answer):
     """queries (6, 5), keys (8, 5), values (8, 7) -> context (6, 7)."""
     queries, keys, values = draw((6, 5), (8, 5), (8, 7))
@@ -60,7 +62,8 @@ def check_attend_all(answer):
             "is (6, 8)": " One number for each query and key: the values have not been met yet.",
             "this is a tuple": " Return the context alone.",
         }
-        hint = next((hint for part, hint in hints.items() if part in str(mistake)), "")
+        said = mistake.error or str(mistake)
+        hint = next((hint for part, hint in hints.items() if part in said), "")
         raise Wrong(f"{mistake}{hint}") from None
     scores = queries @ keys.mT  # (6, 8)
     if same(context, attention(queries, keys, values)[0]):

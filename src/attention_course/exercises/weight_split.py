@@ -67,7 +67,10 @@ def check_my_attention(answer):
             torch.manual_seed(0)
             module = run(answer, d_model, num_heads)
         [x] = draw((2, 5, d_model))
-        out = run(module, x)
+        try:
+            out = run(module, x)
+        except Wrong as stopped:
+            raise Wrong(f"{stopped}{_missing_swap(module, x, num_heads)}") from None
         if isinstance(out, tuple | list):
             raise Wrong(f"It returns {len(out)} things: return the output alone.")
         shape = tuple(getattr(out, "shape", ()))
@@ -79,6 +82,25 @@ def check_my_attention(answer):
         blame(answer, num_heads=num_heads, causal=True, d_model=d_model)
         _compare(module, x, out, num_heads)
     return "check_attention finds nothing wrong, and on the same weights it equals the loop."
+
+
+def _missing_swap(module, x, num_heads):
+    """Return which swap of heads and tokens the shapes of a stopped run lack, or ""."""
+    from shape_tracing import trace_shapes  # only who made an error needs it
+
+    batch, tokens, d_model = x.shape
+    seen = {shape.sizes for row in trace_shapes(module, x).rows for shape in row.outputs}
+    if any(sizes[-2:] == (num_heads, num_heads) for sizes in seen):
+        return (
+            f" The scores end in ({num_heads}, {num_heads}), heads by heads: swap heads and "
+            f"tokens, `transpose(1, 2)`, before queries meet keys."
+        )
+    if (batch, num_heads, tokens * d_model // num_heads) in seen:
+        return (
+            " The merge has joined the tokens of each head: swap heads and tokens back, "
+            "`transpose(1, 2)`, before it."
+        )
+    return ""
 
 
 def _compare(module, x, out, num_heads):

@@ -7,8 +7,13 @@ from ..positions import sinusoidal
 from .exercise import Wrong, draw, exercise, numbers, run, same
 
 TOKENS, WIDTH = 5, 8
+FURTHER = "06_places"  # in notebooks/further/
 LARGEST = 3  # that a number of a place may be
 ORDER = [3, 0, 4, 1, 2]  # another order than the one that undoes it
+OTHER_ORDERS = (  # rows move along when they are reversed, or turned, and not by ORDER
+    "a layer that adds the rows from the last to the first",
+    "a layer that adds to each row the one after it, the first to the last",
+)
 
 
 @exercise("moves_along", 6, "A test for equivariance")
@@ -34,6 +39,11 @@ def check_moves_along(answer):
         )
     for name, layer in layers.items():
         right = _moves_along(layer, x)
+        if said[name] and not right and name in OTHER_ORDERS:
+            raise Wrong(
+                f"It says True of {name}, as it is for an order of your own, but not for the "
+                f"`order` that it was given: index x and layer(x) with `order`."
+            )
         if said[name] and not right:
             raise Wrong(
                 f"It says True of {name}, where rows do not move with their words. Compare every "
@@ -47,7 +57,7 @@ def check_moves_along(answer):
     return f"{len(layers)} layers judged, {sum(said.values())} of them equivariant."
 
 
-@exercise("places", 6, "Places of your own")
+@exercise("places", FURTHER, "Places of your own")
 def check_places(answer):
     """tokens, d_model -> (tokens, d_model), one row for each place."""
     short, long = (_rows(answer, tokens) for tokens in (5, 60))
@@ -99,6 +109,8 @@ def _layers():
         "a layer that takes the length of the first row off every number": lambda x: (
             x - x[0].norm()
         ),
+        OTHER_ORDERS[0]: lambda x: x + x.flip(0),
+        OTHER_ORDERS[1]: lambda x: x + x.roll(-1, 0),
         "a layer that adds 0.01 to the last number of the last row": lambda x: x + last,
     }
 
