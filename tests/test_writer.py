@@ -216,3 +216,26 @@ def test_what_does_not_fit_gets_a_sentence(arguments, words):
 def test_a_text_that_is_not_of_this_language_gets_a_sentence(honest, text):
     with pytest.raises(ValueError, match="its words are"):
         honest.model.next_words(text)
+
+
+def test_training_uses_one_thread_and_what_was_set_comes_back():
+    seen, before = [], torch.get_num_threads()
+
+    class Counting(nn.Linear):
+        def __init__(self, d_model, num_heads):
+            super().__init__(d_model, d_model)
+
+        def forward(self, x):
+            seen.append(torch.get_num_threads())
+            if len(seen) > 3:
+                raise RuntimeError("stop")
+            return super().forward(x)
+
+    torch.set_num_threads(3)
+    try:
+        with pytest.raises(RuntimeError, match="stop"):
+            train_writer(Counting, steps=5)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1}

@@ -95,7 +95,8 @@ NOTEBOOK_2 = {
         ("            return True\n", "            return False\n", "True is wanted for no mask"),
         ("atol=1e-6", "atol=1", "True is wanted for"),
         ("    return False", "    return attend(x)", "this is a Tensor"),
-        ("edited[token] += 1.0", "edited[:token] += 1.0", "False is wanted for a causal mask"),
+        ("edited[token] =", "edited[:token] =", "False is wanted for a causal mask"),
+        ("= torch.randn(x.shape[1])", "+= 1.0", "What is added to all numbers of a token alike"),
         ("return ", "", "returns nothing"),
     ],
     "causal_head": [

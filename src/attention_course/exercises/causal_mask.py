@@ -3,6 +3,7 @@
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from ..attention import attention, causal_mask
@@ -11,6 +12,7 @@ from .faults import Answer
 
 FURTHER = "02_masks"  # in notebooks/further/
 ZEROED = "zero after the softmax"
+NORMED = "no mask, behind a LayerNorm"
 
 
 class _AsModule(nn.Module):
@@ -31,16 +33,13 @@ class _AsModule(nn.Module):
 def check_sees_future(answer):
     """attend (tokens, width) -> (tokens, width) and x -> whether an output uses a later token."""
     seers = list(_seers())
-    found = [
-        _said(run(answer, _attend(hidden, name == ZEROED), *draw((5, 3))))
-        for name, hidden, *_ in seers
-    ]
+    found = [_said(run(answer, _attend(hidden, name), *draw((5, 3)))) for name, hidden, *_ in seers]
     if all(said != sees for said, (_, _, sees, _) in zip(found, seers, strict=True)):
         raise Wrong("True and False are exchanged: True where the future is seen.")
     for said, (name, _, sees, hint) in zip(found, seers, strict=True):
         if said != sees:
             raise Wrong(f"{sees} is wanted for {name}. {hint}")
-    return "It tells six leaks from two masks that hide the future."
+    return "It tells seven leaks from two masks that hide the future."
 
 
 def _said(found):
@@ -63,6 +62,7 @@ def _seers():
     yield "no mask", nothing, True, copied
     yield "the mask begun one place late", causal.triu(2), True, "Each token sees the next one."
     yield ZEROED, causal, True, small
+    yield NORMED, nothing, True, "What is added to all numbers of a token alike is lost there."
     for row, column in ((0, 4), (1, 3)):
         hole = causal.clone()
         hole[row, column] = False
@@ -74,11 +74,13 @@ def _seers():
     yield "a causal mask that hides token 0 from token 3 too", more, False, "It hides the future."
 
 
-def _attend(hidden, after):
-    """Return a function of x: attention with the mask, or with zeros after the softmax."""
+def _attend(hidden, name):
+    """Return a function of x: attention with the mask, plain or as its name says."""
 
     def attend(x):
-        if after:
+        if name == NORMED:
+            x = F.layer_norm(x, x.shape[-1:])
+        if name == ZEROED:
             return attention(x, x, x)[1].masked_fill(hidden, 0.0) @ x
         return attention(x, x, x, hidden)[0]
 
@@ -94,7 +96,8 @@ def check_causal_head(answer):
         try:
             context = numbers_or_nan(run(answer, x, *matrices), (batch, tokens, 3), wanted)
         except Wrong as mistake:
-            raise Wrong(f"{mistake}{_head_hint(f"{mistake} {mistake.error}", tokens)}") from None
+            hint = _head_hint(f"{mistake} {mistake.error}", tokens)
+            raise Wrong(f"{mistake}{hint}") from None
         queries, keys, values = (x @ W for W in matrices)
         hidden = causal_mask(tokens)
         if not same(context, attention(queries, keys, values, hidden)[0]):

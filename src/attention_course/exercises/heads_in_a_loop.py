@@ -22,7 +22,8 @@ def check_all_heads(answer):
         try:
             output = run(answer, x, heads, W_out)
         except Wrong as mistake:
-            raise Wrong(f"{mistake}{_mixing_hint(mistake.error or str(mistake), x, heads)}") from None
+            hint = _mixing_hint(mistake.error or str(mistake), x, heads)
+            raise Wrong(f"{mistake}{hint}") from None
         output = numbers(output, x.shape, "batch, tokens, d_model")
         contexts = [_context(x, *matrices) for matrices in heads]
         joined = torch.cat(contexts, dim=-1)  # (batch, tokens, d_model)

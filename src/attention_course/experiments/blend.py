@@ -19,6 +19,7 @@ from torch import nn
 
 from ..attention import MultiHeadAttention, _check_count, attention
 from ..bars import bar
+from .threads import one_thread
 
 TOKENS = 8  # tokens in a row, and as many roles
 ANSWERS = 16  # numbers that "it" reports, shared equally by the questions
@@ -176,7 +177,7 @@ def _asked(contents, places, questions):
 
 def _train(model, changes, draw, loss, seed, steps, label):
     """Train a Reporter and measure it on fresh rows; torch's own random state stays as it was."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(seed)
         model = Reporter(*model, **changes)
         optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)

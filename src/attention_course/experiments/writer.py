@@ -19,6 +19,7 @@ from torch import nn
 from ..attention import _check_count
 from ..bars import bar
 from ..positions import LearnedPositions
+from .threads import one_thread
 
 SOUNDS = {
     "dog": "barked",
@@ -153,7 +154,7 @@ def train_writer(
     """
     for name, value in {"num_heads": num_heads, "num_layers": num_layers, "steps": steps}.items():
         _check_count(name, value)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(seed)
         _check_parts(make_attention, positions)
         model, losses = Writer(make_attention, num_heads, num_layers, positions), []
