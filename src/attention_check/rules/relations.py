@@ -166,11 +166,16 @@ def dropout_on_scores(s):
     for way, drops in zip(ways, on_scores, strict=True) if s.trains_alike else ():
         if (drops or way is s) and (found := _told_in_training(way, drops)):
             return found
+    if any(_drops_scores(way, core, whole=True) for way in ways for core in way.cores):
+        return Finding(
+            "Dropout acts on the scores, before the softmax: a dropped score becomes 0, which is a "
+            "score like any other, and no weight is dropped. Drop weights, after the softmax."
+        )
     if not any(on_scores):
         return None
     return Note(
-        "Dropout acts on the scores, before the softmax: a dropped score becomes 0, which is a "
-        "score like any other. The usual place is on the weights."
+        "Dropout acts on a part of the scores, before the softmax: what is dropped becomes 0. The "
+        "usual place is on the weights."
     )
 
 
@@ -228,16 +233,23 @@ def _seen_in_training(s, module):
     return seen & (s.training_influence == 0)
 
 
-def _drops_scores(s, core):
-    """Whether a dropout is among the steps before the last softmax, or made what they add."""
+def _drops_scores(s, core, whole=False):
+    """Whether a dropout is among the steps before the last softmax, or made what they add.
+
+    whole: the scores themselves are dropped, and not what is added to them.
+    """
     calls = s.graph.calls
     soft = [at for at in core.path if calls[at].name in (*SOFTMAX, EXP)]
     steps = [at for at in core.path if soft and at < soft[-1]]
+    dropping = [at for at in steps if calls[at].name == DROPOUT]
+    if whole:
+        behind = (s.graph.behind(kept, at)[0] for at in dropping for kept in calls[at].inputs)
+        return any(s.graph.products.keys() & set(each) for each in behind)
+    if dropping:
+        return True
     dropped = {id(kept.tensor) for call in calls if call.name == DROPOUT for kept in outputs(call)}
     read = (kept for at in steps for kept in calls[at].inputs)
-    return any(calls[at].name == DROPOUT for at in steps) or any(
-        id(kept.tensor) in dropped for kept in read
-    )
+    return any(id(kept.tensor) in dropped for kept in read)
 
 
 @rule("own-dtype", unless={"crash", "nan", "not-registered", "not-a-buffer"}, whole=True)

@@ -205,15 +205,21 @@ def rotary(s):
     keys = keys * cos - rotate_half(keys) * sin     # turned the other way
     """
     graph = s.graphs[1]
-    turns = [[_turned(graph, operand)[1] for operand in c.operands] for c in square(s, 1)]
-    if not any(queries or keys for queries, keys, _ in turns):
+    turns = [(c, [_turned(graph, operand)[1] for operand in c.operands]) for c in square(s, 1)]
+    if not any(queries or keys for _, (queries, keys, _) in turns):
         return None
-    said = "The values are turned by position too. Usual is to turn queries and keys alone: a "
-    said += "turned value says where it stood, not how far away."
-    notes = [Note(said)] if any(values for *_, values in turns) else []
-    graph = s.capture(s.x[:, :1].expand_as(s.x).contiguous())  # nothing but the position differs
-    found = (_not_by_distance(s, graph, core) for core in cores(graph))
-    return [*notes, next(filter(None, found), None)]
+    equal = s.capture(s.x[:, :1].expand_as(s.x).contiguous())  # nothing but the position differs
+    found = (_not_by_distance(s, equal, core) for core in cores(equal))
+    values = [core for core, (*_, values) in turns if values and not _turned_back(graph, core)]
+    said = "The values are turned by position too, and what comes out is not turned back: a turned "
+    said += "value says where it stood, not how far away. Turn queries and keys alone."
+    return next(filter(None, found), None) or (Finding(said) if values else None)
+
+
+def _turned_back(graph, core):
+    """Whether the context is turned by position on its way to the next projection."""
+    later = [(kept, at) for at in graph.projections for kept in graph.calls[at].inputs]
+    return any(_turned(graph, (kept, at), core.at)[1] for kept, at in later if at > core.at)
 
 
 def _not_by_distance(s, graph, core):
@@ -239,10 +245,13 @@ def _not_by_distance(s, graph, core):
     )
 
 
-def _turned(graph, operand):
-    """([what is multiplied by fixed numbers], [the turns by position: cosine + i sine])."""
+def _turned(graph, operand, after=-1):
+    """([what is multiplied by fixed numbers], [the turns by position: cosine + i sine]).
+
+    after: the index of the call behind which to look.
+    """
     moving, fixed = [], []
-    for at in graph.back(*operand)[0]:
+    for at in (at for at in graph.back(*operand)[0] if at > after):
         given = sorted(graph.calls[at].inputs, key=lambda k: k.tensor.requires_grad)
         grads = [k.tensor.requires_grad for k in given]
         if grads == [False, True] and given[0].value.numel() > 1:

@@ -358,7 +358,7 @@ class GrowingCache(Plain):
         return self.o(self.merge(self.soften(self.scores(q, k)) @ v))
 
 
-@correct("dropout-in-eval", note="dropout-on-scores")
+@fault("dropout-on-scores", "no weight is dropped", "Drop weights, after the softmax")
 class DroppedScores(Plain):
     def __init__(self, d_model, num_heads):
         super().__init__(d_model, num_heads)

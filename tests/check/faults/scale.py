@@ -187,11 +187,29 @@ class Grid(Halves):
         return torch.stack([row, column, 0.1 * column], dim=-1)
 
 
-@correct("rotary", note="rotary")
+@fault("rotary", "The values are turned by position too", "queries and keys alone")
 class ValuesToo(Halves):
     def forward(self, x):
         q, k, v = (self.places(self.split(layer(x))) for layer in (self.q, self.k, self.v))
         return self.o(self.merge(self.soften(self.hide(self.scores(q, k))) @ v))
+
+
+fault("rotary", "The values are turned by position too")(
+    kernel.but("attention(q, k, v,", "attention(rotary(q), rotary(k), rotary(v),")
+)
+
+
+@correct("rotary", silent=True)
+class ValuesTurnedBack(Halves):
+    """Each value is turned by its place, each context back by its own: the distance is left."""
+
+    def back(self, x):
+        angles = self.both(self.angles(x))
+        return x * angles.cos() - self.turn(x) * angles.sin()
+
+    def forward(self, x):
+        q, k, v = (self.places(self.split(layer(x))) for layer in (self.q, self.k, self.v))
+        return self.o(self.merge(self.back(self.soften(self.hide(self.scores(q, k))) @ v)))
 
 
 @correct("rotary", silent=True)
