@@ -406,6 +406,13 @@ def _failing(s, trial):
         if attempt.verdict != "ignored" and (said := _what_instead(s, trial.name, attempt)):
             return _not_hidden(s, trial, attempt, said)
     leaks = [attempt for attempt in trial.attempts if attempt.verdict == "leaks"]
+    if any(_row_of_the_hidden(s, attempt) for attempt in trial.attempts):
+        return Finding(
+            f"Where {trial.name} hides a token, the row of that token is NaN: all its keys are "
+            f"hidden, the softmax of nothing but -inf is NaN, and 0 * NaN stays NaN. Hide the keys "
+            f"alone, {trial.name}[:, None, None, :] for scores of (batch, num_heads, tokens, "
+            f"tokens)."
+        )
     if not leaks:
         return Finding(
             f"Each mask given as {trial.name} makes NaN. A hidden score must become -inf by "
@@ -466,6 +473,14 @@ def _not_hidden(s, trial, attempt, said):
     shows = f"which rows move when a token changes, the mask being {attempt.convention.words}"
     wrong = pairs | future(s) if causal_inside(s) else pairs
     return Finding(said, moves.float(), shows, wrong)
+
+
+def _row_of_the_hidden(s, attempt):
+    """Whether a mask of padding makes NaN in the rows of the tokens that it hides, and no other."""
+    if attempt.verdict != "NaN" or not attempt.pattern.padding:
+        return False
+    broken = (~s.look(s.x, attempt.given).isfinite()).flatten(2).any(dim=-1).any(dim=0)
+    return broken.nonzero().flatten().tolist() == [attempt.pattern.token]
 
 
 def _what_instead(s, name, attempt):

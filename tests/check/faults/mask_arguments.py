@@ -48,6 +48,21 @@ class AtTheQueries(Padded):
         return self.given[:, None, :, None]
 
 
+@fault("mask-argument", "the row of that token is NaN", "Hide the keys alone")
+class WithItsQueries(Padded):
+    """Keys and queries of padding are hidden with -inf, and its rows multiplied by 0 at the end."""
+
+    def hide(self, scores):
+        if self.given is None:
+            return scores
+        either = self.given[:, None, None, :] | self.given[:, None, :, None]
+        return scores.masked_fill(either, -torch.inf)
+
+    def forward(self, x, key_padding_mask=None):
+        out = super().forward(x, key_padding_mask)
+        return out if key_padding_mask is None else out * ~key_padding_mask[..., None]
+
+
 @fault("mask-argument", "the causal mask both hide it")
 class HiddenWhereBothHide(Padded):
     def hide(self, scores):
