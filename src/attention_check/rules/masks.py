@@ -405,19 +405,20 @@ def _failing(s, trial):
     for attempt in trial.attempts:
         if attempt.verdict != "ignored" and (said := _what_instead(s, trial.name, attempt)):
             return _not_hidden(s, trial, attempt, said)
-    leaks = [attempt for attempt in trial.attempts if attempt.verdict == "leaks"]
+    return _none_hides(s, trial)
+
+
+def _none_hides(s, trial):
+    """What is said of a mask argument that acts, and of which nothing else is seen."""
     if any(_row_of_the_hidden(s, attempt) for attempt in trial.attempts):
         return Finding(
             f"Where {trial.name} hides a token, the row of that token is NaN: all its keys are "
-            f"hidden, the softmax of nothing but -inf is NaN, and 0 * NaN stays NaN. Hide the keys "
-            f"alone, {trial.name}[:, None, None, :] for scores of (batch, num_heads, tokens, "
-            f"tokens)."
+            f"hidden, and the softmax of nothing but -inf is NaN. Hide the keys alone: "
+            f"{trial.name}[:, None, None, :] for scores of (batch, num_heads, tokens, tokens)."
         )
-    if not leaks:
-        return Finding(
-            f"Each mask given as {trial.name} makes NaN. A hidden score must become -inf by "
-            f"masked_fill; 0 * -inf is NaN.",
-        )
+    if not (leaks := [each for each in trial.attempts if each.verdict == "leaks"]):
+        said = "A hidden score must become -inf by masked_fill; 0 * -inf is NaN."
+        return Finding(f"Each mask given as {trial.name} makes NaN. {said}")
     tried = [attempt.convention.words for attempt in leaks]
     said = (
         f"{trial.name} changes the output but does not hide: tried {len(tried)} ways to write "

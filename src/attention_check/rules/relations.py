@@ -173,10 +173,8 @@ def dropout_on_scores(s):
         )
     if not any(on_scores):
         return None
-    return Note(
-        "Dropout acts on a part of the scores, before the softmax: what is dropped becomes 0. The "
-        "usual place is on the weights."
-    )
+    said = "Dropout acts on a part of the scores, before the softmax: what is dropped becomes 0."
+    return Note(f"{said} The usual place is on the weights.")
 
 
 def _hiding(s):
