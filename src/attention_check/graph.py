@@ -12,6 +12,7 @@ from .runs import Kept
 
 # The operations that the check knows by name; all else is told by numbers.
 LOGARITHM = "log_softmax"
+TO_A_DEVICE = ("to", "cuda")
 SOFTMAX = ("softmax", "_softmax", LOGARITHM)
 EXP, DROPOUT, SUM, TIMES = "exp", "dropout", "sum", ("mul", "multiply")
 KERNEL, WHOLE_LAYER = "scaled_dot_product_attention", "multi_head_attention_forward"

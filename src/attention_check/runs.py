@@ -88,8 +88,9 @@ class Runs:
             x = other[1]
         elif other is not None:
             way = replace(way, others=(other,))
-        if module is None:
-            module = self.unused() if self.fresh else self.module
+        if module is None:  # what a call with other masks or inputs leaves is asked for apart
+            apart = self.fresh or masks or other is not None
+            module = self.unused() if apart else self.module
         # torch.manual_seed would also queue a call for a GPU that is not there, at each run
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():

@@ -119,7 +119,7 @@ def unsummed(s):
     """[(core, why)] whose weights do not add up to one where they meet the values.
 
     why: "logarithms" or else "negative", "changed" after the softmax, "raw" scores, "several"
-    softmaxes, or "unseen".
+    softmaxes, "divided" by other sums than those of their rows, or "unseen".
     """
     found = [(core, _made(s, core)) for core in square(s) if core.fused is None]
     return [(core, why) for core, why in found if why and not diagonal_taken(s)]
@@ -130,13 +130,15 @@ def _made(s, core):
     several, scores = core.softmaxes > 1, core.scores
     below = (core.weights < 0).any() and not several
     none = core.softmaxes == 0 and core.normalised is None and scores is None
+    names = {s.graph.calls[at].name for at in core.path}
     causes = {
-        "logarithms": below and any(s.graph.calls[at].name == LOGARITHM for at in core.path),
+        "logarithms": below and LOGARITHM in names,
         "negative": below and none,
         "": sums_to_one(core.weights, -1) or (wrong_axis(s, core) and not core.changed),
         "several": several,
         "changed": core.changed,
         "raw": scores is not None and scores.equal(core.weights),
+        "divided": EXP in names and (core.weights.sum(dim=-1) > 1 + 1e-3).any(),
         "unseen": True,
     }
     return next(why for why, true in causes.items() if true)

@@ -21,7 +21,7 @@ FAMILIES = (
 ).split()
 FILES = sorted(HOUSE.rglob("*.py"))
 RULE_FILES = [file for file in (HOUSE / "rules").glob("*.py") if file.stem != "registry"]
-MOST_LINES = {"attention_check": 8000, "attention_course": 6500}
+MOST_LINES = {"attention_check": 8150, "attention_course": 6500}
 MOST_OPERATIONS = 30
 MOST_OF_A_FUNCTION = 40
 

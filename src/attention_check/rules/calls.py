@@ -10,7 +10,7 @@ from ..facts import fact
 from ..findings import Finding, Note, Unjudged
 from ..graph import outputs
 from ..guard import copy_module, read_settings, settings_kept
-from ..search.make import CannotCheck
+from ..search.make import CannotCheck, arguments
 from ..search.sizes import find_mask_size, is_mask
 from ..search.ways import NoTensor
 from ..trust import batch_moves, square
@@ -131,6 +131,12 @@ def global_state(s):
 
     torch.manual_seed(0)                # every number drawn later is the same each time
     """
+    if kept := next(filter(None, map(_default_kept, arguments(s.original.forward))), ""):
+        return Finding(
+            f"forward's default for {kept} is one object for all calls, and a call writes into it: "
+            f"what earlier calls left is read by the next. Let the default be None, and make a new "
+            f"one where none is given."
+        )
     with settings_kept() as before:
         s.way(s.unused(), s.x.clone(), s.masks)
         after = read_settings()
@@ -148,6 +154,12 @@ def global_state(s):
     said = "forward sets torch's seed, so every random number drawn after it in the program is the "
     said += "same each time. Call manual_seed outside of the module."
     return Finding(said) if torch.equal(*states) else None
+
+
+def _default_kept(parameter):
+    """The name of an argument whose default holds what calls have written into it, or ""."""
+    kept = isinstance(parameter.default, list | dict | set) and parameter.default
+    return parameter.name if kept else ""
 
 
 @rule("length", alone=lambda s: s.sizes.tokens > 16, whole=True)  # the rest would take too long
@@ -295,7 +307,7 @@ def input_changed(s):
     return Finding(f"forward changes the caller's tensor ({where}): {said}") if places else None
 
 
-@rule("batch-mixed")
+@rule("batch-mixed", unless={"global-state"})
 def batch_mixed(s):
     """One sentence of the batch sees another.
 
@@ -303,6 +315,12 @@ def batch_mixed(s):
     """
     moved = batch_moves(s)
     if moved is None:
+        if _told_by_place(s):
+            return Finding(
+                "The answer on a sentence depends on its place in the batch: the batch turned "
+                "round gives other numbers. An index, a size or a position of the first axis "
+                "stands where that of the tokens is meant: x.shape[1], not x.shape[0]."
+            )
         first = s.way.layout == "tokens first"
         return Note("It takes (tokens, batch, d_model).", code="tokens-first") if first else None
     hint = "A view or reshape that joins batch and tokens in the wrong order does that, or a sum "
@@ -315,6 +333,17 @@ def batch_mixed(s):
     i, j = (moved - torch.diag(moved.diag())).nonzero()[0].tolist()
     said = f"Sentence {i} changes when only sentence {j} of the batch was changed. {hint}"
     return Finding(said, moved, "which sentence (row) moves when another (column) changes")
+
+
+def _told_by_place(s):
+    """Whether a sentence of one token gets another answer at another place in the batch."""
+    if s.way.layout != "batch" or s.way.others or s.masks or s.random or s.fresh:
+        return False
+    try:
+        one, turned = (s.look(x, module=s.unused()) for x in (s.x[:, :1], s.x[:, :1].flip(0)))
+    except Exception:  # one token is too few for it
+        return False
+    return bool(s.differs(turned.flip(0), one)[1].any())
 
 
 def _tokens_apart(s):

@@ -11,6 +11,7 @@ from .. import acting
 from ..acting import WHOLE, parent, within, zero_part
 from ..facts import fact
 from ..findings import Finding, Unjudged
+from ..graph import TO_A_DEVICE
 from ..guard import reachable
 from ..search.sizes import is_mask
 from ..trust import never_given
@@ -267,6 +268,14 @@ def _hides(s, name, weight):
     return s.graph.used(weight) and (far or zero_part(s.slopes.get(name)) is WHOLE)
 
 
+def _brought(s, table):
+    """Whether each call brings the table, or a part of it, to the device where it is needed."""
+    moves = [call for call in s.graph.calls if call.name in TO_A_DEVICE]
+    read = (kept.tensor for call in moves for kept in call.inputs)
+    place = table.untyped_storage().data_ptr()
+    return any(tensor.untyped_storage().data_ptr() == place for tensor in read)
+
+
 def _plain_tables(s):
     """(path, tensor) of the plain attributes that were there from the start and are read."""
     first, things = dict(reachable(s.original)), dict(reachable(s.graph.module))
@@ -279,5 +288,5 @@ def _plain_tables(s):
     ]
     plain = [(path, t) for path, t in plain if not t.requires_grad and id(t) not in buffers]
     plain = [(path, t) for path, t in plain if t.numel() > 1 and s.graph.used(t)]
-    plain = [(path, t) for path, t in plain if not _as_weight(s, t)]
+    plain = [(path, t) for path, t in plain if not (_as_weight(s, t) or _brought(s, t))]
     return sorted(plain, key=lambda named: not is_mask(named[1]))

@@ -120,10 +120,24 @@ def _accepted(s, trial):
         code="mask-convention",
     )
     causes = (
-        *(_written_into, _beside_is_causal, _said_otherwise),
+        *(_written_into, _of_an_earlier_call, _beside_is_causal, _said_otherwise),
         *(_in_place_of_the_causal, _mixed, _given_to_another, _unlike_alone),
     )
     return [note, next(filter(None, (cause(s, trial) for cause in causes)), None)]
+
+
+def _of_an_earlier_call(s, trial):
+    """The mask of an earlier call is used where another is given."""
+    none = _like_accepted(s, trial, torch.zeros_like(trial.accepted.pattern.hidden))
+    used = s.unused()
+    s.look(s.x, {trial.name: trial.accepted.convention.mask}, used)
+    answers = (s.look(s.x, none, module) for module in (used, s.unused()))
+    if not s.differs(*answers)[1].any():
+        return None
+    return Finding(
+        f"A call with another {trial.name} still hides what the {trial.name} of the call before "
+        f"hid: it is kept on the module. Make it anew in each call."
+    )
 
 
 def _written_into(s, trial):

@@ -24,7 +24,7 @@ def cache(s):
     return Note(note) if s.fresh else None
 
 
-@rule("not-repeatable")
+@rule("not-repeatable", unless={"global-state", "input-changed"})
 def not_repeatable(s):
     """Two calls with the same input give two answers, in evaluation mode.
 
@@ -34,6 +34,12 @@ def not_repeatable(s):
         return Finding(
             f"Two calls with the same input, two answers, though {asked} is False: what the first "
             f"call left is read by the next. Read it, and keep it, only where {asked} is True."
+        )
+    if name := _of_an_earlier_call(s):
+        return Finding(
+            f"What a call makes of {name} is kept and used in the next call, though another {name} "
+            f"is given: that answer is not the one of a fresh module. Make it anew in each call, "
+            f"or let the caller keep it."
         )
     if s.random != "layer":
         return None
@@ -45,6 +51,17 @@ def not_repeatable(s):
         f"(or numbers are drawn) inside forward, so its weights are new at each call and are "
         f"never trained. Create layers in __init__.{line and f' Look at `{line}`.'}"
     )
+
+
+def _of_an_earlier_call(s):
+    """The name of an input of which an earlier call's is used where another is given, or ""."""
+    for number, name in enumerate(s.way.names if not (s.fresh or s.random or s.masks) else ()):
+        used, other = s.unused(), (number, s.draw(2))
+        s.look(s.x, module=used)
+        answers = (s.look(s.x, module=module, other=other) for module in (used, s.unused()))
+        if s.differs(*answers)[1].any():
+            return name
+    return ""
 
 
 def _asks_to_go_on(s):

@@ -58,6 +58,9 @@ def mask_off_by_one(s):
         return Note("No token attends to itself, and each to all others.", code="others-alone")
     if not diagonal_hidden(s) or kind == "past" or _rows_alike(s):
         return None
+    if _itself_if_alone(s):
+        said = "A token attends to itself only where there is no other: its own score is lowered."
+        return Note(said, code="others-alone")
     said = "No token attends to itself: the diagonal is hidden too, and token 0 has no key left"
     if all(_seen(s, core)[..., 0, 0].all() and not _ahead(core).any() for core in square(s)):
         said = "No token but token 0 attends to itself: the diagonal is hidden too"
@@ -198,6 +201,13 @@ def others_alone(s):
     return bool(seen) and all((each == others).all() for each in seen)
 
 
+def _itself_if_alone(s):
+    """Whether the scores on the diagonal are lowered, by less than those of the future."""
+    scores = [core.scores for core in square(s) if core.scores is not None]
+    own = [(each.diagonal(dim1=-2, dim2=-1).amin(), each[..., 0, 1:].amax()) for each in scores]
+    return bool(own) and all(ahead < lowest and lowest.isfinite() for lowest, ahead in own)
+
+
 def _rows_of_nothing(s):
     """The positions that no token moves, where others are moved, and no weights are in sight."""
     pairs = None if square(s) or changed_places(s) else visible_pairs(s)
@@ -297,6 +307,15 @@ def _in_part(s):
     return absent(s)
 
 
+def _both_ways(s):
+    """Some heads see no future, and the others no past."""
+    heads = [core.weights.reshape(-1, *core.weights.shape[-2:]) > 1e-12 for core in square(s)]
+    seen = [(bool(w.triu(1).any()), bool(w.tril(-1).any())) for each in heads for w in each]
+    if {*seen} != {(True, False), (False, True)}:
+        return None
+    return Note("Some heads see what came before, the others what comes after.", code="two-way")
+
+
 def _two_way(s):
     """Nothing says that the future should be hidden, or a switch says that it should not."""
     if _meant_causal(s):
@@ -351,9 +370,9 @@ def _no_mask_works(s):
 _READINGS = {
     "causal": (_in_one_mode,),
     "band": (_band,),
-    "window": (_in_one_mode, _window, _in_part, _two_way, _no_mask_works),
+    "window": (_in_one_mode, _both_ways, _window, _in_part, _two_way, _no_mask_works),
     "some": (_in_one_mode, _prefix, _in_part, _two_way, _no_mask_works),
-    "all": (_in_one_mode, _in_part, _two_way, _no_mask_works),
+    "all": (_in_one_mode, _both_ways, _in_part, _two_way, _no_mask_works),
 }
 
 

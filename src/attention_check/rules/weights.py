@@ -125,6 +125,8 @@ def _in_words(core, why):
     said = {
         "logarithms": f"Some weights are negative, down to {low}: log_softmax gives logarithms.",
         "negative": f"Some weights are negative, down to {low}: no softmax is taken.",
+        "divided": f"exp(scores) is divided by other sums than those of its rows, which then sum "
+        f"to {sums}: e / e.sum(dim=-1, keepdim=True) keeps each sum in its row.",
         "raw": f"No softmax: the raw scores meet the values, and their rows sum to {sums}.",
     }
     if why in said:

@@ -56,6 +56,12 @@ fault("batch-mixed")(
     .but("(o).transpose(0, 1)", "(o)")
     .but('        s = s + torch.full((t, t), float("-inf"), device=x.device).triu(1)\n', "")
 )
+fault("batch-mixed", "depends on its place in the batch", "x.shape[1], not x.shape[0]")(
+    separate.but(
+        "b, t, d = x.shape",
+        "x = x + torch.arange(len(x))[:, None, None]\n        b, t, d = x.shape",
+    )
+)
 fault("batch-mixed", "or a sum over the first axis")(
     separate.but("W_query(x)", "W_query(x - x.mean(0))")
 )
@@ -317,6 +323,25 @@ class EmptyRowsAreZero(Plain):
 
 
 # --- what is kept, and chance ---------------------------------------------------------------
+
+
+@fault("global-state", "forward's default for seen is one object for all calls", "be None")
+class SharedDefault(Plain):
+    def forward(self, x, seen=[]):  # noqa: B006
+        seen.append(x.mean())
+        return super().forward(x) + 0 * seen[-1]
+
+
+@fault("not-repeatable", "makes of context is kept", "Make it anew in each call")
+class FirstContextKept(Plain):
+    kept = None
+
+    def forward(self, x, context):
+        if self.kept is None:
+            self.kept = self.split(self.k(context)), self.split(self.v(context))
+        keys, values = self.kept
+        scores = self.scores(self.split(self.q(x)), keys)
+        return self.o(self.merge(self.soften(scores) @ values))
 
 
 @fault("not-repeatable", "`self.last = nn.Linear(")

@@ -221,3 +221,16 @@ class OneLayerInALoop(Plain):
 
     def forward(self, x):
         return super().forward(super().forward(x))
+
+
+@correct("not-a-buffer", silent=True)
+class BroughtInEachCall(Plain):
+    """A plain table, of which each call brings what it needs to the device of its input."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.hidden = causal_mask(64)
+
+    def hide(self, scores):
+        tokens = scores.shape[-1]
+        return scores.masked_fill(self.hidden[:tokens, :tokens].to(scores.device), -torch.inf)

@@ -48,6 +48,15 @@ class AtTheQueries(Padded):
         return self.given[:, None, :, None]
 
 
+@fault("mask-argument", "the key_padding_mask of the call before hid", "anew in each call")
+class FirstMaskAgain(Padded):
+    kept = None
+
+    def fit(self, scores):
+        self.kept = self.given if self.kept is None else self.kept
+        return self.kept[:, None, None, :]
+
+
 @fault("mask-argument", "the row of that token is NaN", "Hide the keys alone")
 class WithItsQueries(Padded):
     """Keys and queries of padding are hidden with -inf, and its rows multiplied by 0 at the end."""

@@ -257,6 +257,26 @@ class Windowed(Plain):
 
 
 correct("future-visible", note="two-way")(TwoWay)
+
+
+@correct("future-visible", "past-hidden", note="two-way")
+class EachWay(Plain):
+    """Half of the heads see the past, the others the future; each token sees itself in all."""
+
+    def hide(self, scores):
+        hidden = causal_mask(scores.shape[-1])
+        half = torch.arange(self.num_heads)[:, None, None] < self.num_heads // 2
+        return scores.masked_fill(torch.where(half, hidden, hidden.mT), -torch.inf)
+
+
+@correct("mask-off-by-one", note="others-alone")
+class ItselfIfAlone(Plain):
+    """A token's own score is lowered, so that it attends to itself where there is no other."""
+
+    def scores(self, q, k):
+        return super().scores(q, k) - 5e4 * torch.eye(q.shape[-2])
+
+
 correct("future-hidden", causal=False)(TwoWay)
 fault("future-visible", causal=True)(TwoWay)
 

@@ -79,6 +79,15 @@ class UnitLength(Unsoftened):
         return F.normalize(scores, dim=-1)
 
 
+@fault("not-normalised", "divided by other sums than those of its rows", "keepdim=True")
+class DividedByOtherSums(TwoWay):
+    """The sums of the rows lie along the columns."""
+
+    def soften(self, scores):
+        powers = (scores - scores.amax()).exp()
+        return powers / powers.sum(-1).unsqueeze(-2)
+
+
 @fault("not-normalised", "changed after the softmax")
 class FilledAfter(Plain):
     def hide(self, scores):
