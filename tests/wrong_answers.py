@@ -96,10 +96,22 @@ NOTEBOOK_2 = {
         ("atol=1e-6", "atol=1", "True is wanted for"),
         ("    return False", "    return attend(x)", "this is a Tensor"),
         ("edited[token] =", "edited[:token] =", "False is wanted for a causal mask"),
+        (
+            None,
+            "def sees_future(attend, x):\n"
+            "    for token in range(len(x)):\n"
+            "        edited = x.clone()\n"
+            "        edited[token] = torch.randn(x.shape[1])\n"
+            "        if (attend(edited)[:token] - attend(x)[:token]).abs().max() > 1e-6:\n"
+            "            return True\n"
+            "    return False",
+            "Before token 0 there is no output: begin with token 1",
+        ),
         ("= torch.randn(x.shape[1])", "+= 1.0", "What is added to all numbers of a token alike"),
         ("return ", "", "returns nothing"),
     ],
     "causal_head": [
+        ("x @ W_query,", "W_query @ x,", "The tokens stand on the left: x @ W_query"),
         ("math.sqrt(keys.shape[-1])", "math.sqrt(x.shape[-1])", "scale: You divide by √7"),
         (" / math.sqrt(keys.shape[-1])", "", "The scores are not divided. A query is 3 wide"),
         ("dim=-1", "dim=1", "softmax-axis: Columns sum to one, not rows"),
@@ -208,6 +220,12 @@ NOTEBOOK_3 = {
         ),
         ("*matrices", "*heads[0]", "Every head is the first one"),
         ("*matrices", "*matrices[::-1]", "W_Q and W_V have changed places"),
+        ("*matrices", "matrices", "*triple hands its three matrices over"),
+        (
+            "torch.cat(contexts, dim=-1)",
+            "torch.cat((c for c in contexts), dim=-1)",
+            "Make it a list, in brackets",
+        ),
         (
             "*matrices",
             "matrices[1], matrices[0], matrices[2]",
@@ -330,6 +348,7 @@ NOTEBOOK_4 = {
         ("return per_token.transpose(1, 2)", "return per_token", "heads by heads: swap heads"),
         ("context.transpose(1, 2)", "context", "joined the tokens of each head: swap heads"),
         ("attention(q, k, v,", "attention(q, k.mT, v,", "It stops in line 19"),
+        ("context, _ = attention", "context = attention", "Something here is a pair: context"),
         ("context, _ = attention(q, k, v, causal_mask(x.shape[1]))",
          "context = (q @ k).softmax(dim=-1) @ v", "The second turned by .mT is (2, 3, 4, 5)"),
         ("return self.W_out(merged)", "return self.W_out(merged)[:, -1]",
@@ -450,8 +469,13 @@ NOTEBOOK_6 = {
         ("place * rates", "place % 8 * rates", "Places 0 and 8 have the same row"),
         (
             "torch.sin(place * rates)",
+            "(3 * place / (1 + place)).expand(-1, d_model)",
+            "have nearly the same row",
+        ),
+        (
+            "torch.sin(place * rates)",
             "(1 / (1 + place)).expand(-1, d_model)",
-            "have nearly the same row (0.001 apart)",
+            "have nearly the same row (0.003 apart)",
         ),
         (
             None,

@@ -33,7 +33,13 @@ class _AsModule(nn.Module):
 def check_sees_future(answer):
     """attend (tokens, width) -> (tokens, width) and x -> whether an output uses a later token."""
     seers = list(_seers())
-    found = [_said(run(answer, _attend(hidden, name), *draw((5, 3)))) for name, hidden, *_ in seers]
+    try:
+        found = [
+            _said(run(answer, _attend(hidden, name), *draw((5, 3)))) for name, hidden, *_ in seers
+        ]
+    except Wrong as mistake:
+        empty = " Before token 0 there is no output: begin with token 1."
+        raise Wrong(f"{mistake}{empty if 'numel() == 0' in mistake.error else ''}") from None
     if all(said != sees for said, (_, _, sees, _) in zip(found, seers, strict=True)):
         raise Wrong("True and False are exchanged: True where the future is seen.")
     for said, (name, _, sees, hint) in zip(found, seers, strict=True):
@@ -121,6 +127,8 @@ def check_causal_head(answer):
 
 def _head_hint(mistake, tokens):
     """Return what is probably behind an error of torch."""
+    if "matmul of (7, 3) and" in mistake:
+        return " The tokens stand on the left: x @ W_query."
     if ".T" in mistake or "Expected size for first two dimensions" in mistake:
         return " A batch stands in front: `keys.mT` exchanges the last two axes only."
     if "must match the size" in mistake and f"({tokens})" in mistake:

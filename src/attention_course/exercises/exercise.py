@@ -151,6 +151,8 @@ def _told(error, function, inputs):
     what = _of_shapes(error, function, inputs) or (
         f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
     )
+    if "'tuple' object has no attribute" in what:
+        what = f"{what}. Something here is a pair: context, weights = attention(…) takes it apart"
     if not own:
         return f"It stops with {what}."
     number = own[-1].lineno

@@ -38,6 +38,10 @@ def _mixing_hint(mistake, x, heads):
     head_dim, rows = heads[0][0].shape[-1], batch * tokens
     if "unpack" in mistake:
         return " `heads` is a list of triples (W_Q, W_K, W_V), one triple for each head."
+    if "required positional arguments" in mistake:
+        return " One head is a triple: *triple hands its three matrices over."
+    if "not generator" in mistake:
+        return " Make it a list, in brackets: [… for … in heads]."
     if "tuple" in mistake:
         return " A head that returns context and weights: take the first, the context."
     if f"{head_dim} and {d_model}x{head_dim}" in mistake:

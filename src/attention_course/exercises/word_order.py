@@ -8,6 +8,7 @@ from .exercise import Wrong, draw, exercise, numbers, run, same
 
 TOKENS, WIDTH = 5, 8
 FURTHER = "06_places"  # in notebooks/further/
+NEAR = 0.003  # places that are no further apart are hard to tell
 LARGEST = 3  # that a number of a place may be
 ORDER = [3, 0, 4, 1, 2]  # another order than the one that undoes it
 OTHER_ORDERS = (  # rows move along when they are reversed, or turned, and not by ORDER
@@ -67,7 +68,7 @@ def check_places(answer):
             "vector must be drawn once and kept."
         )
     apart = torch.cdist(long, long, compute_mode="donot_use_mm_for_euclid_dist")
-    alike = (apart < 1e-3).triu(diagonal=1).nonzero().tolist()
+    alike = (apart < NEAR).triu(diagonal=1).nonzero().tolist()
     if alike:
         first, second = alike[0]
         if apart[first, second] == 0:
