@@ -58,6 +58,17 @@ def hidden_row(s):
     ]
 
 
+def _nan_spreads(s, trial):
+    """Whether padding on the left makes NaN in rows of tokens that are no padding."""
+    hidden = torch.zeros_like(trial.accepted.pattern.hidden)
+    hidden[0, 0] = True
+    try:
+        rows = s.look(s.x, _like_accepted(s, trial, hidden)).isnan().any(dim=-1)[0]
+    except Exception:
+        return False
+    return bool(rows[0]) and bool(rows[1:].any())
+
+
 @rule("nan-gradient")
 def nan_gradient(s):
     """A row whose keys are all hidden comes out as numbers, and its gradients are NaN.
@@ -65,6 +76,14 @@ def nan_gradient(s):
     weights = scores.softmax(dim=-1)                # NaN in such a row
     context = (weights @ values).nan_to_num(0.0)    # too late for the gradients
     """
+    padded = [t for t in trials(s) if t.accepted and t.accepted.pattern.padding]
+    if name := next((trial.name for trial in padded if _nan_spreads(s, trial)), ""):
+        return Finding(
+            f"Where {name} hides the first token, its row has no key left and is NaN, and so are "
+            f"rows of tokens after it: the next layer multiplies that NaN by a weight of 0. Fill "
+            f"such rows of the scores with 0 before the softmax.",
+            code="nan",
+        )
     for name, where in _empty_rows(s).items():
         if where != "output":
             return Finding(

@@ -172,11 +172,8 @@ def _of_shapes(error, function, inputs):
         return ""
     if not (rows and rows[-1].fits):
         return ""
-    return f"{rows[-1].operation} of {_sizes(rows[-1].inputs)}: {rows[-1].fits.rstrip('.')}"
-
-
-def _sizes(tensors):
-    return " and ".join(str(tuple(each.sizes)) for each in tensors)
+    given = " and ".join(str(tuple(each.sizes)) for each in rows[-1].inputs)
+    return f"{rows[-1].operation} of {given}: {rows[-1].fits.rstrip('.')}"
 
 
 def numbers(result, shape, meaning):

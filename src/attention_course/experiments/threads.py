@@ -9,9 +9,8 @@ import torch
 def one_thread():
     """Let torch use one thread inside; what was set comes back.
 
-    The products of a small model gain next to nothing from more threads. Where other work, or a
-    limit on a hosted machine, leaves fewer processors than torch counts, threads that wait for
-    each other make a training ten times as slow.
+    Small products gain next to nothing from more. Where other work, or a hosted machine's limit,
+    leaves fewer processors than torch counts, threads that wait make a training ten times as slow.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

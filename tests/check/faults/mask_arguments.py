@@ -57,6 +57,33 @@ class FirstMaskAgain(Padded):
         return self.kept[:, None, None, :]
 
 
+class LeftPadded(Padded):
+    """Causal, with -inf: a row of padding on the left has no key."""
+
+    def hide(self, scores):
+        hidden = causal_mask(scores.shape[-1])
+        if self.given is not None:
+            hidden = hidden | self.given[:, None, None, :]
+        return scores.masked_fill(hidden, -torch.inf)
+
+
+correct("nan", note="hidden-row")(LeftPadded)
+
+
+@fault("nan", "rows of tokens after it", "Fill such rows of the scores with 0")
+class LeftPaddedTwice(nn.Module):
+    """The second layer spreads the NaN of the first."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.layers = nn.ModuleList(LeftPadded(d_model, num_heads) for _ in range(2))
+
+    def forward(self, x, key_padding_mask=None):
+        for layer in self.layers:
+            x = x + layer(x, key_padding_mask)
+        return x
+
+
 @fault("mask-argument", "the row of that token is NaN", "Hide the keys alone")
 class WithItsQueries(Padded):
     """Keys and queries of padding are hidden with -inf, and its rows multiplied by 0 at the end."""
